@@ -7,8 +7,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# These settings are not those of other builds, so they need a build folder of their own. Most crates are not optimised,
-# because that takes longer than their tests. The others do most of the work in the tests, which is slow under qemu.
+# These settings differ from those of other builds, so they need a separate build folder. Most crates are not optimised,
+# because that would take longer than their tests. The optimised ones do most of the work in the tests, which is slow
+# under qemu.
 export CARGO_TARGET_DIR="$PWD/target/aarch64"
 readonly SETTINGS=(
     --locked --target aarch64-unknown-linux-gnu
@@ -24,7 +25,7 @@ if [ "$(uname -m)" != aarch64 ]; then
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
     export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
 fi
-# Random tests try fewer cases than on this machine, where they have been run already.
+# Property tests try fewer cases under qemu, because `.ci/run` also runs them without qemu, with all cases.
 export PROPTEST_CASES="${PROPTEST_CASES:-32}"
 
 echo "aarch64: every program"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs a wheel in a new, bare Debian system and does what the tutorial says there. Prints how long the steps took.
-# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is made in target/debian, and
-# replaced at the next start.
+# Installs a wheel in a new, bare Debian system, and runs the tutorial's commands in it. Prints how long the steps took.
+# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is made in target/debian. The
+# next start replaces it.
 #
 #     maturin build --release --out target/wheels
 #     tools/debian.sh target/wheels/opt_supervisor-0.1.0-py3-none-manylinux_2_35_x86_64.whl
@@ -14,7 +14,7 @@ WHEEL="$(realpath "$1")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly WHEEL ROOT="$PWD/target/debian"
-# What a kernel in C, C++ or Python needs, in addition to what the wheel brings.
+# The packages that kernels in C, C++ or Python need in addition to the wheel.
 readonly PACKAGES=gcc,g++,libc6-dev,python3-venv,libpython3-stdlib,libpython3.11,ca-certificates
 
 unmount() {
@@ -31,7 +31,7 @@ echo "debian: a bare system"
 debootstrap --variant=minbase --include="$PACKAGES" bookworm "$ROOT" > "$ROOT.log" 2>&1
 mount -t proc proc "$ROOT/proc"
 mount --bind /dev "$ROOT/dev"
-# How this machine reaches package servers.
+# Copy the settings with which this machine reaches package servers.
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
     if [ -e "$file" ]; then install -D --mode=644 "$(realpath "$file")" "$ROOT$file"; fi
 done

@@ -70,7 +70,7 @@ CALLS = {
     "relu": (lambda rng: F.relu(torch.randn(rows(rng))), "torch.nn.functional.relu"),
     "relu_f16": (lambda rng: F.relu(torch.randn(rows(rng)).half()), "torch.nn.functional.relu"),
 }
-# The demo's captures of these ops are older than the recorder, and lack the names of parameters.
+# The demo's captures of these ops are older than the recorder, so they lack the names of parameters.
 RENAMED = {"gelu": {"arg0": "input"}, "matmul": {"arg0": "input", "arg1": "other"}}
 
 

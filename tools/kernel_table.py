@@ -166,7 +166,8 @@ def bincount(rng):
 
 
 def prod(rng):
-    # The product of 300 normal values can be too small for a normal float32, and has few correct digits then.
+    # The product of 300 normally distributed values can be too small for a normal float32, and then has few correct
+    # digits. The values here are therefore near 1 or -1.
     size = shape(rng)
     torch.prod(torch.randn(size).sign() * torch.exp(torch.randn(size) / 8), dim=-1)
 
@@ -278,8 +279,9 @@ def in_format(functional, suffix, dtype):
         return on_rows(function, scale, dtype=dtype, narrowest=narrowest)
 
     yield name("relu"), functional + "relu", rows(F.relu), [each("elementwise", name("relu"))]
-    # torch's own results have absolute errors near 1e-6 where the input is about -4. The tolerance allows them in a
-    # tensor that also has larger elements, which one of a few elements may lack.
+    # torch's own results have absolute errors near 1e-6 where the input is about -4. The tolerance allows such errors
+    # in a tensor that also has larger elements. A tensor with few elements may have none, so rows have at least 40
+    # elements.
     yield name("gelu"), functional + "gelu", rows(F.gelu, 3, 40), [each("elementwise", name("gelu"))]
     tanh = rows(lambda x: F.gelu(x, approximate="tanh"), 3, 40)
     yield name("gelu_tanh"), functional + "gelu", tanh, [each("elementwise", name("gelu_tanh"))]

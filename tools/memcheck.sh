@@ -7,12 +7,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# By default, rustix reads the kernel's auxiliary vector and crashes under valgrind, which changes that vector. So the
-# tests are built again, with system calls through the C library.
+# By default, rustix reads the kernel's auxiliary vector and crashes under valgrind, which changes that vector. The
+# tests are therefore built again, with a rustix that makes system calls through the C library.
 export CARGO_TARGET_DIR="$PWD/target/memcheck" RUSTFLAGS="--cfg rustix_use_libc"
 
-# Each row has a package and the modules whose tests are run. They map memory, pass pointers to a library, or cast
-# bytes.
+# Each row has a package and the modules whose tests are run. These modules map memory, pass pointers to a library, or
+# cast bytes.
 readonly MODULES=(
     "opt-shared cache"
     "opt-worker memfd runner::abi runner::control runner::cudart runner::map sandbox::handle residency::host"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss. Needs
 # cargo-mutants (`cargo install cargo-mutants --locked`). The order is random, so a run that is stopped early has tried
-# a random sample. Passes its arguments on: `sh tools/mutants.sh --shard 0/8`.
+# a random sample. Passes its arguments on to cargo-mutants: `sh tools/mutants.sh --shard 0/8`.
 #
 # The core depends only on opt-shared, so it is built as a separate crate: a mutant takes seconds instead of a minute.
 set -eu

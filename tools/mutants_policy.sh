@@ -1,6 +1,6 @@
 #!/bin/sh
 # Mutates the policy of the worker's stages (verify, profile, replay), runs their tests with scripted sessions, and
-# prints the mutants that they miss. Needs cargo-mutants, like `mutants.sh`, and passes its arguments on.
+# prints the mutants that they miss. Needs cargo-mutants and passes its arguments on to it, like `mutants.sh`.
 #
 # Policy does not depend on processes, so it is built as a separate crate without the backends: a mutant takes seconds.
 set -eu

@@ -1,7 +1,7 @@
-"""Prints a shell script that does what docs/tutorial.md says.
+"""Prints a shell script that follows docs/tutorial.md.
 
-It writes the tutorial's files into the current folder, runs its commands, and stops at the first whose exit code is not
-the expected one.
+The script writes the tutorial's files into the current folder, runs its commands, and stops at the first command whose
+exit code is not the expected one.
 
     python3 tools/tutorial_script.py docs/tutorial.md > tutorial.sh
 """
@@ -15,7 +15,7 @@ END = "end-of-a-file-of-the-tutorial"
 
 
 def script(tutorial: str) -> str:
-    """Returns the script for a page with the marks that `tests/it/book.rs` explains."""
+    """Returns the script for a page. `tests/it/book.rs` explains the marks in the page."""
     lines = ["set -u"]
     for block in BLOCK.finditer(tutorial):
         kind, _, detail = block["mark"].partition(": ")

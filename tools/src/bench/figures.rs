@@ -68,7 +68,7 @@ impl Figures {
     }
 }
 
-/// JSON cannot represent NaN or infinities.
+/// Returns a figure with at most three decimals; null for NaN and infinities, which JSON cannot represent.
 fn number(figure: f64) -> Value {
     if figure.is_finite() { json!((figure * 1e3).round() / 1e3) } else { Value::Null }
 }

@@ -57,8 +57,8 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts a filler, which waits for `go`. `data` is its RLIMIT_DATA in bytes, if it gets one. With `huge`, it asks
-    /// for huge pages.
+    /// Starts a filler, which waits for `go`. `data` is its RLIMIT_DATA in bytes; with `None`, it has no such limit.
+    /// With `huge`, it requests huge pages.
     pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;

@@ -153,7 +153,7 @@ fn result_line(arguments: &Arguments, job: &Value) -> Value {
     })
 }
 
-/// The share of runs that may be unsettled, by the largest load for which it holds: 1, 2 and 8 of 20.
+/// The largest load to which each row applies, and the share of runs that may be unsettled: 1, 2 and 8 of 20.
 const MAX_UNSETTLED: [(u32, f64); 3] = [(0, 0.05), (4, 0.1), (u32::MAX, 0.4)];
 /// The share of intervals that must contain the true ratio, if it is 2.
 const MIN_CONTAINING: f64 = 0.95;
@@ -192,7 +192,7 @@ fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
         unmet.push(format!("{} runs are wrong, and none may be", series.wrong));
     }
     let share = most_unsettled(load, threads);
-    // A millionth more, because a product such as 20 * 0.1 may come out too small.
+    // Add a millionth, because rounding may make a product such as 20 * 0.1 too small.
     if series.runs as f64 * share + 1e-6 < series.unsettled as f64 {
         unmet.push(format!(
             "{} of {} runs are unsettled, and at load {load} at most {:.0} % may be",

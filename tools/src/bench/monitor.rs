@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
-    // The filler is never told to begin. `cpu` measures only this thread.
+    // `go` is never called, so the filler only waits. `cpu` measures only this thread.
     let runner = Filler::start(LIMIT.get(), None, false)?;
     let first = workers.first().context("no workers")?.0;
     watch.watch(

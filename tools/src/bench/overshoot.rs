@@ -162,8 +162,8 @@ fn run_once(
         Watch::Paced { .. } => pace.next(at, Some(Bytes::new(limit) - owed)),
         Watch::Refused => Duration::from_secs(1),
     };
-    // Polling at fixed times begins independently of the process. The product takes its first sample as soon as a
-    // runner is reported.
+    // Polling at fixed intervals begins at a random moment, independently of the process. The product takes its first
+    // sample as soon as a runner is reported.
     let first = match watch {
         Watch::Fixed(interval) => interval.mul_f64(random.random_range(0.0..1.0)),
         Watch::Paced { .. } => SHORTEST,

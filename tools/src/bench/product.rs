@@ -10,7 +10,7 @@ pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     opt_tests::built(name).map_err(|missing| anyhow!(missing))
 }
 
-/// Generates captures in a folder with `gen-captures`. `arguments` say which.
+/// Generates captures in a folder with `gen-captures`, to which `arguments` are passed.
 pub(crate) fn generate(arguments: &[&str], folder: &Path) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(arguments)

@@ -1,7 +1,7 @@
 //! Measures replays on a simulated card, on whose virtual clock kernels and copies take the time of a model. With
 //! perfect overlap, a replay takes as long as the longer of copying and computing.
 //!
-//! Nothing here is a time of a real card. What is measured is how well the pool's thread overlaps copies with calls.
+//! No time here is that of a real card. The benchmark measures how well the pool's thread overlaps copies with calls.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Measures loads of the residency engine with a few jobs: lazy, eager, and lazy again.
 //!
-//! The peak is taken from the ledger and from Linux, which is queried after each storage has been read and after
-//! outputs were written. The eager order exists only in this benchmark, as a negative control: it must exceed the bound
-//! that the lazy order meets exactly.
+//! The peak comes from two counts: that of the ledger, and that of Linux, which is read after each storage has been
+//! loaded and after the outputs have been written. The eager order exists only in this benchmark, as a negative
+//! control: it must exceed the bound that the lazy order meets exactly.
 
 use std::cell::Cell;
 use std::io;
@@ -61,7 +61,8 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// Keeps the most memory that Linux reported: the arena, and the growth of this process's private memory.
+/// Records the largest amount of memory that Linux has reported: the arena, and the growth of this process's private
+/// memory.
 struct Watch<'a> {
     arena: &'a dyn Fn() -> u64,
     before: u64,

@@ -161,7 +161,7 @@ fn watch(mut child: Child) -> Result<(ExitStatus, Used)> {
     }
 }
 
-/// `None` if the process has ended.
+/// Returns what a process has used so far; `None` if it has ended.
 fn used_by(pid: u32) -> Option<Used> {
     let on_cpu = |path: String| {
         let text = std::fs::read_to_string(path).ok()?;
@@ -170,7 +170,7 @@ fn used_by(pid: u32) -> Option<Used> {
     let main_thread = on_cpu(format!("/proc/{pid}/task/{pid}/schedstat"))?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))?;
-    // The time of threads that have ended is in the process's total only, which has ticks of 10 ms.
+    // Only the process's total includes threads that have ended. It is counted in ticks of 10 ms.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();

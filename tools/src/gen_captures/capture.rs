@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 use crate::archive::Archive;
 use crate::pickle::{Element, PickleValue, TensorValue, pickle};
 
-/// The size of one write: large enough that system calls cost little, small compared with any memory limit.
+/// The size of one write. It is large enough that system calls cost little, and small compared with any memory limit.
 const WRITE_BUFFER: Bytes = Bytes::mib(1);
 
 /// Space for headers, pickle and directory in estimates of a file's size.
@@ -169,8 +169,8 @@ impl<'a> Storages<'a> {
     }
 }
 
-/// The serialization id, forty digits as in PyTorch: half from the names of the records, half from their CRCs. PyTorch
-/// computes other digits.
+/// Returns the serialization id. It has forty digits, as in PyTorch, but not the same ones: half are computed from the
+/// names of the records, half from their CRCs.
 fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String {
     let (mut names, mut checksums) = (0_u64, 0_u64);
     for (name, crc32) in records {
@@ -180,8 +180,8 @@ fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String
     format!("{names:020}{checksums:020}")
 }
 
-/// Flushes a file and drops it from the page cache. Programs that read the captures are measured, so no dirty or cached
-/// pages may be left.
+/// Flushes a file and drops it from the page cache, because dirty or cached pages would distort measurements of
+/// programs that read the captures.
 fn drop_from_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;

@@ -193,7 +193,7 @@ fn layer_norm(row: &[f64], weight: Numbers, bias: Numbers) -> Vec<f64> {
     (0..).zip(row).map(value).collect()
 }
 
-/// `weight` is row-major, one row per output.
+/// Computes one row of the output of `linear`. `weight` is row-major, with one row per element of the result.
 fn linear(row: &[f64], weight: &[f64], bias: Numbers) -> Vec<f64> {
     let value = |(index, weights): (u64, &[f64])| {
         row.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() + f64::from(bias.f32(index))

@@ -1,7 +1,7 @@
 //! Encodes the pickles of captures: protocol 2, with the opcodes and the memo that Python's pickler uses.
 //!
-//! `capture` decides which values a capture has. A string that occurs twice is written once and then taken from the
-//! memo, as Python does with interned names.
+//! `capture` decides which values a capture has. A repeated string is written only once. Its further occurrences refer
+//! to the memo, as with Python's interned names.
 
 use std::collections::HashMap;
 

@@ -49,8 +49,8 @@ pub(crate) fn bus_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     ])
 }
 
-/// The raw rate in GB/s of a PCI device's link in one direction, and the link in words. Packets have headers, so no
-/// copy reaches it.
+/// Returns the raw rate in GB/s of a PCI device's link in one direction, and a description of the link. Packets have
+/// headers, so no copy reaches this rate.
 fn link_rate(address: &str) -> Option<(f64, String)> {
     let read = |name: &str| -> Option<String> {
         let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/{name}")).ok()?;
@@ -72,7 +72,7 @@ pub(crate) fn device_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let device = Device::open(arguments)?;
     let bytes = arguments.size(4 * BYTES, BYTES_OF_TWIN) as u64;
     let (to, from) = (device.allocate(bytes)?, device.allocate(bytes)?);
-    // Each byte is read and written.
+    // The rate counts each byte twice, because a copy reads and writes it.
     let rate = rate(2 * bytes, || device.time_copy(&to, &from))?;
     device.release(to)?;
     device.release(from)?;

@@ -10,7 +10,7 @@ use crate::row::{Judgement, Row, mib};
 
 const CAP: Bytes = Bytes::gib(2);
 const CAP_OF_TWIN: Bytes = Bytes::mib(64);
-/// The size of a buffer. The cap is not a multiple of it, so the refused buffer would have fitted in part.
+/// The size of a buffer. The cap is not a multiple of it, so a part of the refused buffer would still have fitted.
 const PIECE: Bytes = Bytes::mib(150);
 const PIECE_OF_TWIN: Bytes = Bytes::mib(6);
 /// The tolerance for the driver's own structures, and for other processes.

@@ -1,7 +1,7 @@
 //! The kernels that are checked: their PTX, launches, inputs and right results.
 //!
-//! Except for the digest, which is the worker's, the PTX is the demo plan's, compiled from the sources in
-//! `configs/cuda`. `make_ptx.py --check` there compares it with the sources.
+//! The PTX of the digest is the worker's own. All other PTX belongs to the demo plan and was compiled from the sources
+//! in `configs/cuda`; `make_ptx.py --check` in that folder compares the two.
 
 use opt_worker::trial::{DIGEST, TrialArgument, TrialBuffer, TrialLaunch};
 
@@ -55,7 +55,7 @@ pub(crate) fn of(step: Step) -> Vec<Case> {
     }
 }
 
-/// A count as a kernel's parameter. All sizes here are small.
+/// A count as a kernel's parameter. All counts here are small, so they fit.
 fn long(count: usize) -> TrialArgument {
     I64(i64::try_from(count).unwrap_or(i64::MAX))
 }

@@ -21,10 +21,10 @@ use crate::cuda::{Device, load_driver};
 use crate::row::{Row, mib};
 use crate::steps::{own_command, wait};
 
-/// Limits of a candidate's private memory, in bytes. The check says under which of them a context starts.
+/// Limits of a candidate's private memory, in bytes. The check reports under which of them a context starts.
 const DATA_LIMITS: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 const LIMIT_VARIABLE: &str = "GPU_CHECK_DATA_LIMIT";
-/// The time limit for each child process. Six of them stay within the limit of the step.
+/// The time limit for each child process. All six children together stay within the limit of the step.
 const CHILD_LIMIT: Duration = Duration::from_secs(3);
 
 /// The protections under which a child starts a context.

@@ -20,7 +20,7 @@ const PARAM_BUFFER_BYTES: usize = 2;
 /// The size of a buffer for a string that the driver returns, in bytes.
 const STRING_BYTES: usize = 256;
 
-/// Fails with the driver's name for the result, unless the call succeeded.
+/// Returns an error with the driver's name for the result, unless the call succeeded.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { bail!("{what}: {result:?}") }
 }
@@ -31,7 +31,7 @@ pub(crate) fn load_driver() -> Result<bool> {
     ensure!(unsafe { sys::is_culib_present() }, "libcuda.so is not found");
     // SAFETY: `culib` only loads the library, which stays loaded until the process ends.
     let library = unsafe { sys::culib() };
-    // SAFETY: the symbol is only looked for, and not used.
+    // SAFETY: the symbol is only looked up, never called.
     Ok(unsafe { library.get::<unsafe extern "C" fn()>(TWIN_MARK) }.is_ok())
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Description {
     pub(crate) linux: String,
     /// The theoretical bandwidth of its memory in GB/s.
     pub(crate) memory_peak: Option<f64>,
-    /// The PCI address in the form of sysfs.
+    /// The PCI address, as sysfs writes it.
     pub(crate) pci: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Description {
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let clock = f64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?);
         let width = f64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?);
-        // Two transfers in each cycle. The clock is in kHz and the width in bits.
+        // The memory makes two transfers in each cycle. The clock is in kHz and the width in bits.
         let memory_peak = 2.0 * clock * 1e3 * width / 8.0 / 1e9;
         let linux = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Ok(Self {
@@ -94,7 +94,7 @@ impl Description {
 fn pci(device: i32) -> Result<String> {
     let mut text = [0; STRING_BYTES];
     let room = i32::try_from(STRING_BYTES - 1)?;
-    // SAFETY: the buffer has one byte more than the driver is told, so the string ends with a zero.
+    // SAFETY: the buffer has one byte more than the length passed to the driver, so the string ends with a zero.
     let text = unsafe {
         ok("cuDeviceGetPCIBusId", sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), room, device))?;
         CStr::from_ptr(text.as_ptr())

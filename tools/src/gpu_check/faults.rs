@@ -1,7 +1,7 @@
 //! Kernels that misbehave: what the device reports, what it costs, and whether the emulated device reports the same.
 //!
-//! The faulty kernel runs in a child process. A fault must end that process's context, and no other: a second child
-//! must compute afterwards.
+//! The faulty kernel runs in a child process. A fault must end the context of that process and no other, so a second
+//! child must still be able to compute afterwards.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -131,10 +131,10 @@ fn start(what: Attempted, arguments: &Arguments) -> Result<Child> {
     command.spawn().context("starting a child")
 }
 
-/// The end of the wait for a child.
+/// How the wait for a child ended.
 enum Waited {
     Answered(Found),
-    /// It ended without an answer.
+    /// The child ended without an answer.
     Ended,
     TooLong,
 }
@@ -146,7 +146,7 @@ fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
     std::thread::spawn(move || {
         let lines = BufReader::new(out).lines().map_while(std::result::Result::ok);
         let found = lines.filter_map(|line| serde_json::from_str::<Found>(&line).ok()).next();
-        // The receiver is gone if the time was up.
+        // Sending fails if the time limit has passed, because the receiver is then gone.
         let _ = send.send(found);
     });
     let waited = match received.recv_timeout(limit) {

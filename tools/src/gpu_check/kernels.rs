@@ -22,7 +22,7 @@ pub(crate) struct Answer {
     output: Option<Vec<u8>>,
 }
 
-/// Runs the kernels of a step. Sends their rows itself, and returns none.
+/// Runs the kernels of a step. Sends each row as soon as it is complete, so the returned list is empty.
 pub(crate) fn rows(step: Step, arguments: &Arguments) -> Result<Vec<Row>> {
     let device = TrialDevice::card(arguments.device).map_err(Error::msg)?;
     let emulated = TrialDevice::emulated();
@@ -64,7 +64,7 @@ fn judged(output: &[u8], expected: &Expected) -> (bool, String) {
         Expected::Bytes(_) => return (false, "WRONG: other bytes".to_owned()),
         Expected::Floats(expected) => (floats(output), expected),
     };
-    // A NaN is further away than anything.
+    // A NaN counts as an infinite error.
     let mut worst = 0.0_f64;
     let mut wrong = 0;
     for (found, expected) in found.iter().zip(expected) {

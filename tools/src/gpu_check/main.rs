@@ -105,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does the part of the work that a parent process asked for. Returns false if this process has no such parent.
+/// Does the work of a child process, if the arguments request it. Returns false if this process is not a child.
 fn child(arguments: &Arguments) -> Result<bool> {
     let is_child = arguments.run_step.is_some()
         || arguments.attempt.is_some()

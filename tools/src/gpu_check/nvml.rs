@@ -37,7 +37,7 @@ impl Watched {
         Ok(self.nvml.read(self.index)?)
     }
 
-    /// The memory of this process in bytes, if NVML lists this process and knows the figure.
+    /// The memory of this process in bytes, if NVML lists this process and reports the figure.
     pub(crate) fn own(&self) -> Result<Option<u64>> {
         let own = std::process::id();
         let reading = self.read()?;

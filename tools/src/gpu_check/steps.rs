@@ -1,7 +1,7 @@
 //! Lists the steps with their time limits, and runs each in a separate process.
 //!
-//! A step that hangs is killed with its descendants, and one that crashes ends alone. Rows that a step had sent by
-//! then are kept.
+//! A step that hangs is killed with its descendants. A step that crashes affects no other step. In both cases, the rows
+//! that the step had already sent are kept.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt as _;

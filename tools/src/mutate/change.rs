@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 /// The maximum number of changes. More changes would turn any input into noise.
 const MAX_CHANGES: usize = 8;
 /// The largest number of bytes that one change cuts out, replaces, or repeats up to 64 times. A piece of another input
-/// may be four times as long. Only a change that cuts off the end of the input may take more.
+/// may be four times as long. Only a change that cuts off the end of the input may affect more bytes.
 const MAX_PIECE: usize = 64;
 
 /// Numbers at which computations with sizes and offsets often go wrong.

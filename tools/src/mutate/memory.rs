@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns a call's result, and by how many bytes the live heap memory of this thread grew at most during the call.
+/// Returns a call's result, and the largest growth of this thread's live heap memory during the call, in bytes.
 pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

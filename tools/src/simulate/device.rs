@@ -85,7 +85,7 @@ impl Card {
         }
     }
 
-    /// Records the end of a worker. Its memory is freed now, later or never.
+    /// Records the end of a worker. The tape decides whether its memory is freed now, later or never.
     pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &WorkerState, tape: &mut Tape) {
         if !it.on_device || !self.is_watched || self.lost {
             return;
@@ -151,7 +151,7 @@ impl Card {
         sample
     }
 
-    /// Records a sample that the core gets, for the laws.
+    /// Records, for the laws, a sample that the core receives.
     pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, WorkerState>) {
         if self.lost {
             return;

@@ -44,7 +44,7 @@ pub(crate) fn cause(
     }
 }
 
-/// Room for builds some time after `at`, or never.
+/// Returns the end of a shortage of room for builds, some time after `at`; `None` if it never ends.
 fn room_again(at: Moment, tape: &mut Tape) -> Option<(Moment, Event)> {
     lasts(tape).map(|time| (at + time, Event::Room(ROOM)))
 }

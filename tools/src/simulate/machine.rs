@@ -223,7 +223,7 @@ impl Machine {
         })
     }
 
-    /// Records for the laws what an event tells the core.
+    /// Records, for the laws, the information that an event gives the core.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {

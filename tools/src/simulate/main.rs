@@ -4,8 +4,8 @@
 //! Free memory changes, on the host and on a device. Users interrupt, and clocks jump. After every step, the laws are
 //! checked (`laws.rs`).
 //!
-//! Every choice is the next byte of a tape, and zero is the uneventful choice. A tape is generated from a seed. If a
-//! run breaks a law, the seed and the step are printed, and `--seed` repeats the run.
+//! The next byte of a *tape* decides every choice, and zero stands for the uneventful one. A tape is generated from a
+//! seed. If a run breaks a law, the seed and the step are printed, and `--seed` repeats the run.
 
 mod device;
 mod disk;
@@ -99,7 +99,7 @@ fn run_tape(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     (machine.log(), end)
 }
 
-/// Generates a tape. Seeds cover the range from few to very many failures.
+/// Generates a tape. Depending on the seed, its run has few to very many failures.
 fn tape_of(seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let trouble = random.random_range(1..10);

@@ -30,13 +30,13 @@ pub(crate) fn sample_candidate() -> Candidate {
     }
 }
 
-/// One way to run a stage, or three ways that need less and less memory.
+/// Returns one way to run a stage, or three ways that need less and less memory.
 fn ways(tape: &mut Tape, device: Bytes) -> Arc<[StageSpec]> {
     let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), device, ..STAGE };
     if tape.pick(&[false, true]) { [300, 150, 60].map(way).into() } else { [way(100)].into() }
 }
 
-/// One to three jobs of one to four candidates, and up to three replays, each in its own job.
+/// Returns a plan with one to three jobs of one to four candidates, and up to three replays, each in its own job.
 pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
     let mut plan = nothing();
     plan.ceilings.host = Bytes::mib(tape.pick(&[4096, 400, 200, 160, 600]));

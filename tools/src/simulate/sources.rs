@@ -49,7 +49,7 @@ impl Sources {
         };
         let stock = &mut self.stock[job.index()];
         let ids: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
-        // A source may announce more units although it has none.
+        // In rare cases, a source announces more units although it has none.
         let more = !stock.is_empty() || kind != "offered_all" && tape.seldom();
         let unit = |id: &UnitId| {
             let candidate = &self.plan.candidates[id.index()];
@@ -77,8 +77,8 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     Event::Offered { job, units: vec![unit], by: Offer::Unasked }
 }
 
-/// Gives the units of an offer the ids that follow those of the units that the core has accepted so far. `accepted` is
-/// the number of these.
+/// Gives the units of an offer the next free ids. `accepted` is the number of units that the core has accepted so far,
+/// and therefore the first free id.
 pub(crate) fn with_next_ids(mut event: Event, accepted: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(accepted..) {

@@ -25,17 +25,17 @@ impl Tape {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// True for one in eight values of the next byte, but never after the end of the tape.
+    /// Returns true for one in eight values of the next byte, but never after the end of the tape.
     pub(crate) fn seldom(&mut self) -> bool {
         self.byte() % 8 == 7
     }
 
-    /// From 1 to 256 milliseconds.
+    /// Returns a time from 1 to 256 milliseconds.
     pub(crate) fn soon(&mut self) -> Duration {
         Duration::from_millis(1 + u64::from(self.byte()))
     }
 
-    /// From 0 to `most` MiB.
+    /// Returns an amount from 0 to `most` MiB.
     pub(crate) fn mib(&mut self, most: u64) -> Bytes {
         Bytes::mib(u64::from(self.byte()) * most / 255)
     }

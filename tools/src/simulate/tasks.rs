@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// The largest number of attempts of a unit that do not count as losses: seven in each of its two passes.
 const MAX_UNCOUNTED: u32 = 14;
 
-/// What the laws know of pauses.
+/// The state of the law about pauses.
 #[derive(Default)]
 pub(crate) struct TaskLaws {
     pub(crate) now: Moment,

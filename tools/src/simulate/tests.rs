@@ -13,8 +13,8 @@ fn run(seed: u64) -> Outcome {
     })
 }
 
-/// The test would prove nothing if the machine never caused problems or never recovered, so it also requires that each
-/// listed kind of event occurs.
+/// If the machine never caused problems, or never recovered from them, the test would prove nothing. It therefore also
+/// requires that each listed kind of event occurs.
 #[test]
 fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
     let mut seen = Outcome::default();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
-/// How many bytes are read at a time, as in the product.
+/// The number of bytes that are read at a time, as in the product.
 const CHUNK: usize = 1 << 20;
 
 /// Reads every file from start to end and hashes it. Nothing is written or dropped.

@@ -13,7 +13,8 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, MEMORY_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The allowed growth of a count, because workers start and end. Descriptors and threads may grow by a multiple of it.
+/// The growth of a count that is allowed because workers start and end. Descriptors and threads may grow by a multiple
+/// of it.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Thirty ways of using up memory, each with or without a stall of the supervisor's database, disk or terminal.
 //!
-//! Each way has a run of its own. The stall of a database or a disk begins when the runner exists, that of a terminal
-//! with the run. Each ends a fixed time after the runner appeared. This process watches the memory of the runners by
-//! itself, so the figures do not depend on the supervisor's samples.
+//! Each way has a run of its own. The stall of a database or a disk begins when the runner appears, and that of a
+//! terminal when the run begins. Every stall ends a fixed time after the runner has appeared. This process measures the
+//! memory of the runners itself, so the figures do not depend on the supervisor's samples.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -129,7 +129,7 @@ struct End {
     detail: String,
     /// The status of the next candidate.
     after: String,
-    /// The bytes above the limit, as this process saw them.
+    /// The bytes above the limit, as measured by this process.
     over: u64,
     /// The peak that the supervisor recorded.
     sampled: Value,

@@ -33,7 +33,7 @@ impl Kind {
     pub(super) fn length(self) -> Duration {
         match self {
             Self::None => Duration::ZERO,
-            // Less than the ten seconds for which a write waits for the lock.
+            // This is less than the ten seconds for which a write of the supervisor waits for the lock.
             Self::Store => Duration::from_secs(9),
             Self::Disk | Self::Terminal => Duration::from_secs(12),
         }
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// What a run writes to, with a stall that can begin and end.
+/// A stall of one of the outputs of a run. It can begin and end.
 pub(super) struct Stall {
     kind: Kind,
     /// The folder of the run, which does not exist yet.

@@ -135,7 +135,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
-/// The bytes that child processes and their descendants have read from the disk, if they have ended.
+/// Returns the bytes that child processes that have ended, and their descendants, have read from the disk.
 fn children_read() -> Result<u64> {
     // SAFETY: the structure consists of plain numbers, so zeros are valid. The call fills it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

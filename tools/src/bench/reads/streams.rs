@@ -54,7 +54,7 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             cached_after[at] = cached_after[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
-            // Measure memory in a separate process and without timing, because sampling slows it down.
+            // Measure memory in a separate process and without timing, because sampling slows the process down.
             prepare(&path, true)?;
             owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
@@ -169,8 +169,8 @@ impl Touch {
 }
 
 /// Touches a map of the file from front to back, in every way, with a read-ahead of `COMMON_READ_AHEAD`. The disk's
-/// setting is changed just before the file is opened and restored right after: an open file keeps the read-ahead that it
-/// was opened with.
+/// setting is changed just before the file is opened and restored right after. This is enough, because an open file
+/// keeps the read-ahead that it was opened with.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, because the disk's read-ahead cannot be set here.\n\n";
