@@ -25,7 +25,8 @@ pub struct MachineSample {
     pub swap_free: Option<Bytes>,
 }
 
-/// Bytes since boot. `None` if Linux was built without event counters, or if a container hides `/proc/vmstat`.
+/// The swap traffic since boot. A field is `None` if Linux was built without event counters, or if a container hides
+/// `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub read: Option<Bytes>,

@@ -15,7 +15,7 @@ pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// Fails if Linux has no PSI, or does not allow triggers.
+    /// Arms the trigger. Fails if Linux has no PSI, or does not allow triggers.
     pub fn arm(proc: &Path) -> Result<Self, Errno> {
         let path = proc.join("pressure/memory");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;

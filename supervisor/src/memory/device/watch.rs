@@ -1,7 +1,6 @@
 //! Samples one device in a thread, so the main loop never waits for NVML.
 //!
-//! The thread keeps only the latest reading. The main loop polls a descriptor, which is readable when there is a
-//! new reading.
+//! Only the latest reading is kept. The main loop polls a descriptor, which is readable when there is a new reading.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
