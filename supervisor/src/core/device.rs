@@ -10,7 +10,7 @@
 //! Unattributed memory is used device memory that belongs to no process that this run can see. A dead worker's memory
 //! is back when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. While
 //! the device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`, `without_device` handles
-//! them.
+//! these steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -323,9 +323,9 @@ impl Core {
         }
     }
 
-    /// A screening or a confirmation is left out. Any other step is put off once, until nothing else is left to do,
-    /// because a device that is quarantined or in use may come back. The unit ends if it was put off before, or if the
-    /// device is lost.
+    /// Handles a step whose device cannot be used. A screening or a confirmation is left out. Any other step is put off
+    /// once, until nothing else is left to do, because a device that is quarantined or in use may come back. If the
+    /// unit was put off before, or if the device is lost, the unit ends.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);

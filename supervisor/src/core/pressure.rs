@@ -40,7 +40,7 @@ pub(super) struct Machine {
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// How much was swapped out when swapping was last reported. Zero again as soon as nothing is swapped.
+    /// How much was swapped out when swapping was last reported. This is reset to zero as soon as nothing is swapped.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }

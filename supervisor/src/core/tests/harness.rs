@@ -56,7 +56,8 @@ pub(super) struct Harness {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each sample.
     pub(super) available: Option<Bytes>,
-    /// When the core wants units of a job, it gets all of them at once. `None` if its sources are silent.
+    /// The plan whose units the sources offer. When the core asks for units of a job, it gets all of them at once.
+    /// `None` if the sources offer nothing by themselves.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,
