@@ -14,8 +14,8 @@ use super::event::Moment;
 /// The rate of growth that is assumed until a higher one is observed. On a small machine, one thread touched fresh
 /// pages at up to 3 GiB/s.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// The highest rate of growth that counts. Higher rates are observed when a whole mapping is counted at once, and are
-/// cut to this one.
+/// The highest rate of growth that counts. A higher rate, which is observed when a whole mapping is counted at once,
+/// counts as this one.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
 /// The shortest interval between samples. At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);

@@ -347,7 +347,7 @@ fn profile_way(
     Prediction { decides, batches, ..prediction }
 }
 
-/// The number of processes in which a profile searches for the inputs that may vary, that is, for whose new values a
+/// The number of processes in which a profile searches for the inputs that it can vary: those for whose new values the
 /// candidate's results are right.
 const SEARCH: u32 = 32;
 

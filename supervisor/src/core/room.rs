@@ -176,7 +176,7 @@ impl Core {
         }
     }
 
-    /// Counts the attempt if it was a build that failed while there was no room. Returns true if it was and is repeated
+    /// Counts the attempt if it was a build that failed while there was no room. Returns true if the build is repeated
     /// without counting as a loss.
     pub(super) fn excuse_for_lack_of_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;

@@ -271,8 +271,8 @@ fn deadlines_are_long_enough_for_every_wait() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // Two sides have 12 runners each, the trial and the repetition have 8, and the search for inputs has 32. Of the calls,
-    // 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search makes 32.
+    // Two sides have 12 runners each, the trial and the repetition have 8, and the search for inputs has 32. Of the
+    // calls, 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search makes 32.
     let profiles = profile(
         &entries,
         Sides { candidate: terms_of(&limits), baseline: None },

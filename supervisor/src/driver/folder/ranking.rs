@@ -199,7 +199,7 @@ fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     }
 }
 
-/// Returns the question that is not decided well enough: whether any candidate is faster than the baseline by
+/// Returns the question that the times leave open: whether any candidate is faster than the baseline by
 /// `min_improvement`, which candidate is fastest, or by how much it is faster.
 fn doubt(
     best: CandidateId,

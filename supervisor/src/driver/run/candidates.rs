@@ -117,7 +117,7 @@ impl Source for Candidates {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(index), end);
         run.agenda.candidate_facts[index].status = Some(status);
         run.agenda.forget_artifact_unless_used(candidate);
-        // No report ends a candidate that is cancelled, or that never fits.
+        // A candidate that is cancelled, or that never fits, ends without a report.
         let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
         let stage = report.as_ref().map(|report| report.stage);
         let feedback = report

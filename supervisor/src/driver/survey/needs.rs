@@ -48,7 +48,7 @@ impl Needs {
     }
 }
 
-/// The settings that determine what a candidate needs, and what it needs.
+/// The settings that determine a candidate's needs, and these needs.
 struct KnownNeeds {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
@@ -62,7 +62,7 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
-/// Computes what the candidates of a job need, once for all candidates with the same settings.
+/// Computes the needs of a job's candidates, once for all candidates with the same settings.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
