@@ -45,7 +45,7 @@ impl Group {
         std::iter::once(first).chain(second).map(PathBuf::as_path)
     }
 
-    /// The folder that names the group in messages.
+    /// Returns the folder that names the group in messages.
     pub(super) fn folder(&self) -> &Path {
         match self {
             Self::One { memory, .. } => memory,
@@ -145,9 +145,9 @@ impl Group {
         }
     }
 
-    /// Returns whether a limit above the group refused tasks. It did if `pids.events` counts a refusal, although the
-    /// group never had as many tasks as its own limit allows. In version 2 since Linux 6.11, only the group whose limit
-    /// was reached counts refusals, so this returns false.
+    /// Returns whether a limit above the group refused tasks. This is the case if `pids.events` counts a refusal, but
+    /// the group never had as many tasks as its own limit allows. In version 2 since Linux 6.11, only the group whose
+    /// limit was reached counts refusals, so this returns false.
     pub(super) fn limit_above_refused_tasks(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,

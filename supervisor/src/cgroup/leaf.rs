@@ -33,8 +33,8 @@ impl Leaf {
         self.group.enter(pid)
     }
 
-    /// Stops all members at once. In version 2, this fails before Linux 5.2. In version 1, it does nothing, because
-    /// stopped members could not be killed.
+    /// Stops all members at once. In version 2, this fails before Linux 5.2. In version 1, it does nothing, because a
+    /// stopped member that is killed would die only once it is released.
     pub fn freeze(&self) -> Result<(), CgroupError> {
         self.group.freeze()
     }

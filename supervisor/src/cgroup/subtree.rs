@@ -27,7 +27,7 @@ const MAX_ENTRIES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartGroup {
     pub group: Group,
-    /// Whether this is the highest group that the process can see. If so, it does not belong to a service manager.
+    /// Whether this is the highest group that the process can see. If so, no service manager is above it.
     pub topmost: bool,
     /// The folder in which a service manager marks the group as delegated.
     pub delegation: PathBuf,
@@ -87,7 +87,7 @@ impl Subtree {
         }
     }
 
-    /// The group below which leaves are created.
+    /// Returns the group below which leaves are created.
     pub fn folder(&self) -> &Path {
         self.start.folder()
     }
@@ -384,7 +384,7 @@ mod tests {
         {
             assert_eq!(folder.join(name).exists(), stays, "{name}");
         }
-        // This file, which Linux does not keep, shows that the members were killed first.
+        // A plain folder keeps what was written to this file, which shows that the members were killed first.
         assert_eq!(read(folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 

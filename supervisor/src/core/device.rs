@@ -163,7 +163,7 @@ impl Core {
             sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
         // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. The
-        // growth of unattributed memory then means nothing, and is taken as zero.
+        // growth of unattributed memory then has no meaning, and counts as zero.
         let all_live_listed = on_device().all(|id| live_listed.contains(&id));
         let unattributed_growth = match (sample.unattributed, self.device.idle_unattributed) {
             (Some(current), Some(idle)) if all_live_listed => current - idle,

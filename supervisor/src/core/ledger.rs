@@ -154,7 +154,7 @@ pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
-    /// `None` if the device shares the host's memory, or was not queried.
+    /// The free memory of the device. `None` if the device shares the host's memory, or was not queried.
     device_free: Option<Bytes>,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Machine {
 
 /// A limit that was exceeded, with the sum that exceeded it.
 pub(super) struct ExceededLimit {
-    /// `None` for the machine's floor.
+    /// The sum that the limit applies to, or `None` for the machine's floor.
     scope: Option<CeilingScope>,
     reason: KillReason,
     text: &'static str,

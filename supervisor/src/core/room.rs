@@ -17,8 +17,8 @@ use super::worker::Lease;
 /// How long a run with nothing else to do waits for room, so that a user has time to notice. Then the run ends, and can
 /// be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How many builds of a candidate that fail while there is no room do not count as losses. A second pass counts from
-/// zero. Without a limit, a build that fills the disk itself would be repeated forever.
+/// The number of times that a candidate's build may fail while there is no room without counting as a loss. A second
+/// pass counts from zero. Without a limit, a build that fills the disk itself would be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// The amounts of a resource at which builds are held and released.

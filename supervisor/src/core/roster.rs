@@ -25,7 +25,7 @@ pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// In the order in which they are served, without those that were put off.
+    /// The waiting units in the order in which they are served, without those that were put off.
     waiting: BTreeSet<QueueKey>,
     /// The number of waiting units whose next step may run at the same time as others.
     waiting_non_exclusive: usize,

@@ -27,7 +27,7 @@ pub struct RunSpec {
     pub spare: bool,
     /// Whether the core reacts when pages of this run are swapped out.
     pub own_swap: bool,
-    /// In the order in which they are served. Their ids are indices into this list.
+    /// The jobs in the order in which they are served. Their ids are indices into this list.
     pub jobs: Vec<JobSpec>,
 }
 
@@ -38,7 +38,7 @@ pub struct JobSpec {
     pub recycle: RecycleSettings,
     /// Why the captures cannot be used. If set, no unit of this job is run.
     pub broken: Option<String>,
-    /// The jobs that come before this one. Its source is asked only when these jobs have ended and can get no more
+    /// The jobs that come before this one. This job's source is asked only when they have ended and can get no more
     /// units.
     pub after: Vec<JobId>,
     /// The target for the total time of its timed steps.

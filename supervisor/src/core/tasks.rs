@@ -12,9 +12,9 @@ use super::worker::Lease;
 /// unit, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many attempts of a unit that were refused a process do not count as losses. A second pass counts from zero. The
-/// pauses of these attempts take about a minute in all. Without a limit, a candidate would be repeated forever on a
-/// machine that never allows enough processes.
+/// The number of times that an attempt of a unit may be refused a process without counting as a loss. A second pass
+/// counts from zero. The pauses after these attempts take about a minute in all. Without a limit, a candidate would be
+/// repeated forever on a machine that never allows enough processes.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long, each further one takes `FIRST_PAUSE`. Otherwise, many candidates that

@@ -118,7 +118,7 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// An order to end. An idle worker exits by itself; a worker that a user wants replaced at once is killed.
+/// An order to end. An idle worker exits by itself. A worker that a user replaces at once is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,

@@ -11,10 +11,10 @@ use rustix::event::{EventfdFlags, eventfd};
 /// The stack size of the thread, in bytes. Removing a folder recurses once for each level of folders in it.
 const STACK: usize = 1 << 20;
 
-/// The main loop's handle of the thread, which carries out orders one after the other. Dropping the handle does not
+/// The main loop's handle to the thread, which carries out orders one after the other. Dropping the handle does not
 /// wait for the thread.
 pub(super) struct Background<Order, Outcome> {
-    /// `None` once the thread has been told to end.
+    /// The channel for orders. `None` once the thread has been told to end.
     orders: Option<Sender<Order>>,
     outcomes: Receiver<Outcome>,
     /// Becomes readable when there is an outcome.

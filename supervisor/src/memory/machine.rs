@@ -20,7 +20,8 @@ pub struct MachineSample {
     /// Linux's estimate of the memory available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// `None` if `/proc/meminfo` has no such line. Linux always writes one, with 0 if there is no swap.
+    /// The size of the swap. `None` if `/proc/meminfo` has no such line. Linux always writes one, with 0 if there is no
+    /// swap.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
 }

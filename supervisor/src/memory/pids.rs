@@ -25,8 +25,8 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
 }
 
 /// Returns how many more processes and threads the limit that `ulimit -u` shows allows. Returns `None` if no limit
-/// applies to this process, if `/proc` cannot be listed, or if the limit is far away: counting processes would then not
-/// be worth the time.
+/// applies to this process, if `/proc` cannot be listed, or if the limit is so far away that counting processes is not
+/// worth the time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
     // Linux exempts processes with one of these capabilities.
     let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;

@@ -25,7 +25,8 @@ impl PressureTrigger {
 }
 
 impl AsFd for PressureTrigger {
-    /// Ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
+    /// Returns the descriptor to poll. It is ready for `POLLPRI` each time the trigger fires. `POLLERR` means that the
+    /// trigger will not fire again.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -30,12 +30,13 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// The memory that stays in use until the process frees it or ends. `None` if one of the four figures is unknown.
+    /// Returns the memory that stays in use until the process frees it or ends. `None` if one of the four figures is
+    /// unknown.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }
 
-    /// Pages of files, which Linux can reclaim.
+    /// Returns the pages of files, which Linux can reclaim.
     pub fn reclaimable(&self) -> Option<Bytes> {
         self.rss_file
     }
@@ -113,7 +114,7 @@ impl ProcessSampler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub parent: u32,
-    /// In clock ticks since boot.
+    /// The time at which the process started, in clock ticks since boot.
     pub start_time: u64,
 }
 

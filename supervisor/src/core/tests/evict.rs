@@ -34,7 +34,8 @@ fn pause(harness: &mut Harness) {
     harness.feed(Event::Control(Control::Pause));
 }
 
-/// The profiler has worked for the first job. Both verifiers build for the second.
+/// Returns a run in which both verifiers build for the second job, with their leases. The idle profiler, which is also
+/// returned, has worked for the first job.
 fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));

@@ -191,8 +191,8 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let unpaired = first(InputMemory::Mapped, false);
     assert_eq!((unpaired.spec.predicted, unpaired.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
-    // Copied inputs are owed too, once for both sides. The third batch now owes most, of 104 + 2 · 23, 12 + 2 · 85 and
-    // 202 + 2 · 22. Two staging slots and two chunks are added.
+    // Copied inputs are owed too, once for both sides. Of 104 + 2 · 23, 12 + 2 · 85 and 202 + 2 · 22, the sum of the
+    // third batch is now the largest. Two staging slots and two chunks are added.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
 }

@@ -35,7 +35,7 @@ const MAX_WAITING: usize = 256;
 /// The submissions that are not accepted yet.
 pub(crate) struct Submissions {
     run: PathBuf,
-    /// `None` until the first submission.
+    /// The thread that copies files and writes records. `None` until the first submission.
     thread: Option<Background<Order, Outcome>>,
     waiting: VecDeque<Request>,
     current: Option<Current>,
@@ -136,7 +136,7 @@ impl Submissions {
         current.into_iter().chain(waiting).collect()
     }
 
-    /// If the thread has ended, which would be a bug, drops it and returns the clients that wait for it.
+    /// Drops the thread if it has ended, which would be a bug, and returns the clients that wait for it.
     fn take_abandoned(&mut self) -> Vec<Token> {
         if !self.thread.as_ref().is_some_and(Background::has_ended) {
             return Vec::new();

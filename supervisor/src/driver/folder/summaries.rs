@@ -25,7 +25,7 @@ const INTERVAL_FACTOR: u32 = 50;
 /// The channel on which the end of the run waits for the last summary.
 type LastWritten = Sender<Result<(), RunError>>;
 
-/// The main loop's handle of the thread.
+/// The main loop's handle to the thread.
 pub(crate) struct Summaries {
     /// Requests for a summary. While one is served, one more may wait. A third request would give the same document as
     /// the second.

@@ -51,9 +51,9 @@ pub(crate) enum FollowUp {
     WriteSummary,
 }
 
-/// The main loop's handle of the thread: the channels to it, and the rows that it has not acknowledged.
+/// The main loop's handle to the thread: the channels to it, and the rows that it has not acknowledged.
 pub(crate) struct Writer {
-    /// `None` when no more operations are accepted.
+    /// The channel for operations. `None` when no more are accepted.
     operations: Option<Sender<Operation>>,
     written: Receiver<Result<FollowUp, StoreError>>,
     /// A descriptor that is readable when rows have been acknowledged.

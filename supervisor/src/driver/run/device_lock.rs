@@ -2,7 +2,7 @@
 //! host, including those of other users.
 //!
 //! The lock is an `flock`, so it is released when the process that holds it ends. The text in the file tells users
-//! which process that is. Every user can change the text, so it is not trusted.
+//! which process that is. Every user can change the text, so it is only shown.
 
 mod shared_file;
 

@@ -277,8 +277,8 @@ impl Leaves {
     }
 }
 
-/// Takes over the group of this process: the one of version 2 if it has the controllers, otherwise the one of version
-/// 1.
+/// Takes over the group of this process: the one of version 2 or, if that fails, the one of version 1. The error is
+/// that of the version that was tried last.
 fn take(key: &str) -> Result<Subtree, String> {
     let root = Path::new("/");
     let own = own_groups(root).map_err(|error| chain(&error))?;

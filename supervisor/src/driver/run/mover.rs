@@ -32,7 +32,7 @@ enum Order {
     GiveBack(Leaf),
 }
 
-/// The main loop's handle of the thread. Dropping it waits until the thread has removed all groups, but not longer than
+/// The main loop's handle to the thread. Dropping it waits until the thread has removed all groups, but not longer than
 /// `END_TIMEOUT`.
 pub(super) struct Mover {
     thread: Background<Order, Moved>,

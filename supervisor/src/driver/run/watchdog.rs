@@ -97,7 +97,7 @@ impl Part {
     }
 }
 
-/// The main loop's handle of the watchdog.
+/// The main loop's handle to the watchdog.
 pub(crate) struct Watchdog {
     state: Arc<LoopState>,
     /// The time at which the loop entered the current part.

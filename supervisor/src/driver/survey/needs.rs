@@ -19,7 +19,8 @@ use crate::core::predict::{self, DeviceSide, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// With more candidates than this, the baseline included, screening takes less time than timing all of them.
+/// The largest number of candidates, the baseline included, that are timed without screening. With more candidates,
+/// screening takes less time than timing all of them.
 const MAX_UNSCREENED: usize = 4;
 
 /// The ways to do each stage of a candidate. The first takes the most memory, the last takes the least.

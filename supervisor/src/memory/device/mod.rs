@@ -22,7 +22,7 @@ pub struct DeviceIdentity {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// `None` if NVML reports no totals, because host and device share one memory.
+    /// The memory of the device. `None` if NVML reports no totals, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
     /// Compute and graphics processes, each once.
     pub processes: Vec<Listed>,
@@ -41,7 +41,7 @@ pub struct DeviceTotals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub pid: u32,
-    /// `None` if NVML lists the process without a figure.
+    /// The memory of the process. `None` if NVML lists the process without a figure.
     pub bytes: Option<Bytes>,
 }
 
@@ -70,7 +70,7 @@ pub enum DeviceError {
 const SAME_MEMORY: f64 = 0.05;
 
 /// Guesses whether the device shares the host's memory: it does if NVML reports no totals, or if the device has about
-/// as much memory as the machine. Only the card's driver knows for certain.
+/// as much memory as the machine. Only the card's driver can tell for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

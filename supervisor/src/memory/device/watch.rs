@@ -31,7 +31,8 @@ pub struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// The thread takes the first sample at once. It ends when this value is dropped, unless it is stuck in NVML.
+    /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, unless it is stuck
+    /// in NVML.
     pub fn start(nvml: Nvml, identity: DeviceIdentity) -> std::io::Result<Self> {
         let (intervals, received) = unbounded();
         let latest = Latest::default();
@@ -51,7 +52,7 @@ impl DeviceWatch {
         self.new_reading.as_fd()
     }
 
-    /// If the interval changes, takes a sample at once.
+    /// Sets the interval between samples. If it changes, takes a sample at once.
     pub fn set_interval(&mut self, interval: Duration) {
         if self.interval != interval {
             self.interval = interval;
