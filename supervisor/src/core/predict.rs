@@ -108,9 +108,9 @@ pub fn verify(
     let worst = largest(groups.iter().map(|group| total(&formula::verify(&entries[group.clone()]))));
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
-    // Each entry may need a separate runner, which loads the candidate and makes a plan call, the repeats and, if a
-    // right call was followed by a wrong one, two more. The deadline allows for one further call. An entry that fails
-    // in a shared runner is repeated in a separate one.
+    // Each entry may need a separate runner, which loads the candidate and makes a plan call and the repeats. If a
+    // wrong call follows a right one, the runner makes two more. The deadline allows for one further call. An entry
+    // that fails in a shared runner is repeated in a separate one.
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };

@@ -1,9 +1,9 @@
 //! Decides what to do when memory runs short: when the process tree owes more than its ceiling, when the machine falls
 //! below its floor or reports memory pressure, and when pages of this run are swapped out.
 //!
-//! Processes are ended in this order: those of the offender (the worker that exceeds its lease's reservation most);
-//! spares and idle workers, together; those of the newest lease. Processes of a lease are ended one at a time, because
-//! freeing memory takes tens of milliseconds per GiB.
+//! Processes are ended in this order: first those of the offender (the worker that exceeds its lease's reservation
+//! most), then spares and idle workers together, then those of the newest lease. Processes of a lease are ended one at
+//! a time, because freeing memory takes tens of milliseconds per GiB.
 
 use std::time::Duration;
 

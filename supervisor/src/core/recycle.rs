@@ -77,9 +77,9 @@ pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
 }
 
 /// Returns `BeforeProfile` if the plan requires an idle verifier to be replaced before the next profile. `validated` is
-/// the sum over all living verifiers of the captured bytes that they have verified since they started, because the size
-/// of a job does not depend on how many verifiers share it. `has_grown` checks the memory that the verifier kept; this
-/// function does not.
+/// the sum of the captured bytes that all living verifiers have verified since they started. It is a sum, because the
+/// size of a job does not depend on how many verifiers share it. `has_grown` checks the memory that the verifier kept;
+/// this function does not.
 pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => true,

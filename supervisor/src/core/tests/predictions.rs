@@ -208,7 +208,8 @@ fn shared_constants_are_owed_once_per_batch() {
     // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let ways = profiled(&entries, 100, InputMemory::Copied, true);
-    // 62, then 62 − 51 for each of the other three; U of both sides; two slots; two chunks.
+    // The sum of 62 for the first entry, 62 − 51 for each of the other three, U for both sides, two slots, and two
+    // chunks.
     assert_eq!(ways[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
     assert_eq!(ways[0].batches, [0..4, 4..5]);
     let last = ways.last().expect("a way");

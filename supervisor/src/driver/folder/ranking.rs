@@ -144,7 +144,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
             it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
         // A candidate that gets the same input in every call may store the result, so its times cannot be compared with
-        // those of others. Beside a baseline, the same inputs vary for all candidates, but one of them may support only
+        // those of others. Beside a baseline, the same inputs vary for all candidates. But a candidate may support only
         // entries whose inputs do not vary, or be wrong for new values in all others.
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0

@@ -118,8 +118,8 @@ pub(crate) fn register_replays(
     Ok(kept)
 }
 
-/// Returns the row of a job. If a capture could not be read, no digest is recorded: there are no verdicts for it to
-/// protect, and the run can be resumed once all captures can be read.
+/// Returns the row of a job. If a capture could not be read, no digest is recorded, because there are no verdicts that
+/// it would protect. The run can be resumed once all captures can be read.
 fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
     let is_read = facts.broken.is_none();

@@ -137,7 +137,7 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Returns the build that is kept for a candidate whose end is not kept: the last one, if it passed, was made from
+/// Returns the last build of a candidate whose end is not kept, if the build can be kept: it passed, it was made from
 /// these sources, and its library exists and is unaltered.
 fn kept_build<'a>(
     attempts: &'a [StoredAttempt],
