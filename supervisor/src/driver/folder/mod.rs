@@ -367,8 +367,7 @@ impl TemporaryFolder {
         Err(FolderError::Io { action: "making a folder below", path: parent, source })
     }
 
-    /// Returns the folder that contains temporary folders. `runtime` is the one that the environment names, if it is
-    /// UTF-8.
+    /// Returns the parent of temporary folders. `runtime` is the folder that the environment names, if it is UTF-8.
     fn parent(runtime: Option<String>) -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
         match runtime {
