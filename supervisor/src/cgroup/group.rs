@@ -7,24 +7,24 @@ use opt_shared::units::Bytes;
 
 use super::{CgroupError, members, put, read};
 
-/// The limits for all members of a leaf together.
+/// The limits that all members of a leaf share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafLimits {
     pub memory: Bytes,
     pub tasks: u32,
 }
 
-/// How far the limit on memory and swap together is above the limit on memory. It is more than a huge page of 2 MiB,
-/// because memory may be counted in such steps.
+/// How far the combined limit on memory and swap exceeds the limit on memory. The margin is larger than a huge page (2
+/// MiB), because Linux may count memory in steps of that size.
 const SWAP_MARGIN: Bytes = Bytes::mib(4);
 
-/// Linux's counts for a leaf.
+/// The counts of events that Linux keeps for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Members that Linux killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
-    /// How often no memory was left at the leaf's own limit. In version 1, this includes the times at which Linux could
-    /// then free cached pages of files.
+    /// How often the leaf's own limit left no memory for an allocation. In version 1, the count includes allocations
+    /// that succeeded after Linux had freed cached pages of files.
     pub at_limit: u64,
 }
 
@@ -45,7 +45,7 @@ impl Group {
         std::iter::once(first).chain(second).map(PathBuf::as_path)
     }
 
-    /// The folder that names the group in messages.
+    /// Returns the folder that names the group in messages.
     pub(super) fn folder(&self) -> &Path {
         match self {
             Self::One { memory, .. } => memory,
@@ -87,12 +87,12 @@ impl Group {
                 put(pids, "pids.max", &tasks)?;
                 put(folder, "memory.limit_in_bytes", &memory)?;
                 // This limit must not be lower than the limit on memory, so it is set second. If both were equal, this
-                // one would be reached first, and newer versions of Linux do not count that.
+                // one would be reached first, which newer versions of Linux do not count.
                 let with_swap = (limits.memory + SWAP_MARGIN).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
-                // Otherwise, the parent's setting is inherited. It may let members hang at the limit instead of being
-                // killed.
+                // Otherwise, the group inherits its parent's setting, which may make members hang at the limit instead
+                // of being killed.
                 if_there(put(folder, "memory.oom_control", "0"))
             }
         }
@@ -103,9 +103,11 @@ impl Group {
         self.folders().try_for_each(|folder| put(folder, "cgroup.procs", &pid.to_string()))
     }
 
-    /// Stops all members at once, and processes that they have started meanwhile. In version 1, does nothing: a frozen
-    /// member would die only once it is thawed, and the supervisor may be killed before it can thaw the group. In
-    /// version 2, this fails before Linux 5.2.
+    /// Stops all members at once, including processes that they start meanwhile. In version 2, this fails before Linux
+    /// 5.2.
+    ///
+    /// In version 1, this does nothing. A frozen member that is killed dies only once it is thawed, and the supervisor
+    /// may be killed before it can thaw the group.
     pub(super) fn freeze(&self) -> Result<(), CgroupError> {
         match self {
             Self::Two { folder } => put(folder, "cgroup.freeze", "1"),
@@ -118,7 +120,7 @@ impl Group {
         match self {
             Self::Two { folder } => put(folder, "cgroup.kill", "1"),
             Self::One { memory, pids } => {
-                // No member can start another process from here on. If this fails, members are killed nevertheless.
+                // This keeps members from starting further processes. If it fails, the members are killed anyway.
                 let _ = put(pids, "pids.max", "0");
                 members::kill(memory)
             }
@@ -143,8 +145,9 @@ impl Group {
         }
     }
 
-    /// True if `pids.events` counts a refusal, but the group never had as many tasks as its own limit allows. In
-    /// version 2 since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
+    /// Returns whether a limit above the group refused tasks. This is the case if `pids.events` counts a refusal, but
+    /// the group never had as many tasks as its own limit allows. In version 2 since Linux 6.11, only the group whose
+    /// limit was reached counts refusals, so this returns false.
     pub(super) fn limit_above_refused_tasks(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,
@@ -164,15 +167,15 @@ impl Group {
         Ok(0 < refused && most < u64::from(limit))
     }
 
-    /// Returns false if the group is busy, which it is until its last member is dead.
+    /// Removes the folders. Returns false if the group is busy, which is the case until its last member is dead.
     pub(super) fn remove(&self) -> bool {
-        // Every folder is tried, so that as little as possible is left.
+        // A failure does not end the loop, so that as few folders as possible remain.
         self.folders().filter(|folder| !remove(folder)).count() == 0
     }
 }
 
 pub(super) fn remove(folder: &Path) -> bool {
-    // After an error that is not "busy", such as that of a read-only file system, there is no point in trying again.
+    // Any other error, such as that of a read-only file system, would occur again, so the caller need not try again.
     let is_busy = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
     };
@@ -204,8 +207,8 @@ fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupEr
     }
 }
 
-/// Ignores the error if the file does not exist. Linux can then also report a refused permission, because nobody may
-/// create files in a control group.
+/// Ignores the error if the file does not exist. For a missing file, Linux may also report that permission is denied,
+/// because nobody may create files in a control group.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

@@ -35,7 +35,8 @@ impl Leaf {
         self.group.enter(pid)
     }
 
-    /// Stops all members at once, where a stopped group can still be killed (version 2, since Linux 5.2).
+    /// Stops all members at once. In version 2, this fails before Linux 5.2. In version 1, it does nothing, because a
+    /// stopped member that is killed would die only once it is released.
     pub fn freeze(&self) -> Result<(), CgroupError> {
         self.group.freeze()
     }
@@ -127,7 +128,7 @@ mod tests {
         assert!(leaf.kill().is_err(), "there is no list of members yet");
         std::fs::write(one.folder().join("cgroup.procs"), "").expect("writes");
         leaf.kill().expect("kills");
-        // No member can start a process while the members are killed.
+        // With this limit, no member can start a process while the members are killed.
         let pids = std::fs::read_to_string(folder.path().join("pids/leaf/pids.max")).expect("written");
         assert_eq!(pids, "0");
     }
@@ -202,7 +203,7 @@ mod tests {
     fn busy_leaf_is_returned() {
         let folder = tempfile::tempdir().expect("folder");
         for (group, leaf) in leaves(folder.path()) {
-            // A folder with files cannot be removed, like a group with members.
+            // Like a group with members, a folder with files cannot be removed.
             let leaf = leaf.remove().expect_err("busy");
             for folder in group.folders() {
                 for file in std::fs::read_dir(folder).expect("lists") {

@@ -63,13 +63,13 @@ impl Drop for Locked {
     }
 }
 
-/// Keeps a mark from being set, if its folder exists.
+/// While this value exists, no supervisor can set the mark, provided that the mark's folder exists.
 pub(super) struct NotSet {
     _locked: Option<Locked>,
 }
 
 impl NotSet {
-    /// `None` if a live supervisor has set the mark in this folder. Without a folder there is nothing to lock.
+    /// Locks the folder if it exists. Returns `None` if a live supervisor has set its mark there.
     pub(super) fn hold(folder: &Path) -> Option<Self> {
         let Ok(file) = File::open(folder) else { return Some(Self { _locked: None }) };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -79,8 +79,8 @@ impl NotSet {
     }
 }
 
-/// `None` if the folder is locked already, or was replaced by a new one before it was locked. An error if it was
-/// removed.
+/// Locks a folder. Returns `None` if it is locked already, or was replaced by a new one before it was locked. If it was
+/// removed, returns an error.
 fn lock(folder: &Path) -> std::io::Result<Option<Locked>> {
     let file = File::open(folder)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -108,7 +108,7 @@ mod tests {
         assert!(!Mark::is_set(&path) && path.is_dir());
         let again = Mark::set(&path).expect("sets an old mark");
         assert!(Mark::is_set(&path));
-        // As in a process that was forked and has not executed a program yet.
+        // A forked process that has not executed a program yet has the folder open in the same way.
         let _forked = again._locked.0.try_clone().expect("a second descriptor");
         drop(again);
         assert!(!Mark::is_set(&path), "it is unlocked, although it is still open");

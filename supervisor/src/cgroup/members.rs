@@ -7,12 +7,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, read};
 
-/// The number of members killed in one round. Each needs a file descriptor meanwhile.
+/// The largest number of members that are killed in one round. During the round, each needs a file descriptor.
 const AT_A_TIME: usize = 64;
-/// The largest number of rounds, each of which kills at most `AT_A_TIME` members.
+/// The largest number of rounds.
 const MAX_ROUNDS: usize = 256;
 
-/// Kills all members, also those that another member starts meanwhile, as far as `MAX_ROUNDS` suffices.
+/// Kills all members, including those that other members start meanwhile. Gives up after `MAX_ROUNDS` rounds, without
+/// an error.
 pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_ROUNDS {
@@ -23,8 +24,8 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
         }
         let open = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
         let handles: Vec<_> = next.iter().filter_map(open).collect();
-        // Before a pid was opened, it may have passed to another process. The second list shows whether the process is
-        // in the group.
+        // A pid from the first list may have passed to another process before it was opened. The second list shows
+        // whether the opened process is in the group.
         let still = members(folder)?;
         for (pid, handle) in &handles {
             if still.contains(pid) {
@@ -39,7 +40,7 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
 
 fn members(folder: &Path) -> Result<HashSet<Pid>, CgroupError> {
     let text = read(&folder.join("cgroup.procs"))?;
-    // The end of a long list is not read, so the last line may be a part of a number.
+    // The end of a long list is not read, so the last line may contain only a part of a number.
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     // Members that this process cannot see have the pid 0.
     Ok(lines.filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())

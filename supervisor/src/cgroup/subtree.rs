@@ -17,8 +17,8 @@ const PREFIX: &str = "opt-run-";
 /// The group that marks a live run. In version 2, it contains the supervisor and its workers.
 const HOME: &str = "home";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// A killed process leaves its group within milliseconds, unless it hangs in a system call. The timeout is short in
-/// tests, because plain folders with files never become empty.
+/// How long to wait until a group can be removed. A killed process leaves its group within milliseconds, unless it
+/// hangs in a system call. The timeout is short in tests, because plain folders with files never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 /// At most this many entries of a folder are examined.
@@ -27,13 +27,14 @@ const MAX_ENTRIES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartGroup {
     pub group: Group,
-    /// If set, no service manager is above it.
+    /// Whether this is the highest group that the process can see. If so, no service manager is above it.
     pub topmost: bool,
     /// The folder in which a service manager marks the group as delegated.
     pub delegation: PathBuf,
 }
 
-/// Dropping it restores the group. In version 2, it leaves the controllers on if groups of other runs need them.
+/// The group in which the supervisor was started, taken over by this run. Dropping this value restores the group. In
+/// version 2, the controllers stay enabled if groups of other runs need them.
 #[derive(Debug)]
 pub struct Subtree {
     start: Group,
@@ -42,13 +43,13 @@ pub struct Subtree {
     enabled: Vec<&'static str>,
     /// Leaves that are no longer used, but are not empty yet.
     dying: Vec<Leaf>,
-    /// Kept, so that other supervisors know that this one is alive.
+    /// Held for as long as the run is alive, so that other supervisors do not remove its groups.
     marks: Vec<Mark>,
 }
 
 impl Subtree {
-    /// Takes over `start`. `key` identifies the run among all live ones; it has no hyphen. `root` is `/`. `pid` is this
-    /// process, which is moved into a new group in version 2.
+    /// Takes over `start`. `key` identifies the run among all live ones, and has no hyphen. `root` is `/` except in
+    /// tests. `pid` is that of this process, which is moved into a new group in version 2.
     pub fn take(root: &Path, start: &StartGroup, key: &str, pid: u32) -> Result<Self, CgroupError> {
         match &start.group {
             Group::Two { folder } => require_controllers(folder)?,
@@ -86,7 +87,7 @@ impl Subtree {
         }
     }
 
-    /// The group below which leaves are created.
+    /// Returns the group below which leaves are created.
     pub fn folder(&self) -> &Path {
         self.start.folder()
     }
@@ -168,7 +169,7 @@ impl Subtree {
                 }
                 continue;
             }
-            // While this is held, the other run cannot begin.
+            // While these locks are held, the other run cannot begin.
             let not_set: Option<Vec<NotSet>> =
                 self.start.child(&home(key)).folders().map(NotSet::hold).collect();
             if not_set.is_some() {
@@ -255,8 +256,8 @@ fn remove_with_timeout(remove: impl Fn() -> bool) {
     }
 }
 
-/// For an ordinary user, Linux decides later. Root could write anywhere, so a group of a service manager is used
-/// only if it was delegated.
+/// Returns whether groups may be created below `start`. For an ordinary user, Linux checks that when they are created.
+/// Root could write anywhere, so root uses a service manager's group only if it was delegated.
 fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
     let has_manager = root.join("run/systemd/system").is_dir();
     if start.topmost || !has_manager || !rustix::process::geteuid().is_root() {
@@ -312,7 +313,7 @@ mod tests {
         let (root, start, folder) = fake("cpu io memory pids\n");
         let mut subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
         assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
-        // There are two writes, and a plain file keeps only the last one.
+        // Two values were written, and a plain file keeps only the last one.
         assert_eq!(read(folder.join("cgroup.subtree_control")), "+pids");
         let leaf = subtree.leaf("w1-5", LIMITS).expect("a leaf");
         assert_eq!(read(folder.join("opt-run-k1-w1-5/pids.max")), "4");
@@ -395,7 +396,7 @@ mod tests {
         {
             assert_eq!(folder.join(name).exists(), stays, "{name}");
         }
-        // In a plain folder, this file shows that the members are killed first.
+        // A plain folder keeps what was written to this file, which shows that the members were killed first.
         assert_eq!(read(folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 
@@ -446,8 +447,8 @@ mod tests {
     fn empty_groups_of_a_live_run_stay() {
         let (root, start) = fake_of_version_1();
         let live = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
-        // A leaf is empty until its process has entered it. This one is only in the second tree: names are looked up in
-        // both.
+        // A leaf is empty until its process has entered it. This one exists only in the second tree, because names must
+        // be looked up in both trees.
         for folder in start.group.child("opt-run-k1-w1-9").folders().skip(1) {
             std::fs::create_dir(folder).expect("folder");
         }

@@ -1,8 +1,8 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time. Before a profile, however, every verifier that kept memory, or that the
-//! plan wants replaced, is ended.
+//! are replaced between leases, one at a time. Before a profile, however, all verifiers that kept memory or that must
+//! be replaced according to the plan are ended.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a lease fits beside the current ones. If it does not, that is reported once per job.
+    /// Returns whether a lease fits beside the current ones. If it does not, reports that once per job.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
         self.policy_once(
@@ -115,10 +115,10 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers if they kept memory,
-    /// or if the plan requires it, for example because together they have validated a lot. The profile waits until they
-    /// are gone and every other verifier has been sampled since its last lease. It also waits while a verifier is
-    /// starting or a worker is ending, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers that kept memory.
+    /// Also ends those that the plan requires to end, for example because together they have validated a lot. The
+    /// profile waits until they are gone and every other verifier has been sampled since its last lease. It also waits
+    /// while a verifier is starting or a worker is ending, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);

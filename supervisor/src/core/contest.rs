@@ -55,8 +55,8 @@ impl Contest {
         }
     }
 
-    /// Says why a unit is not profiled, or that its interval is too wide for a confirmation. Returns an empty text for
-    /// a unit that is not confirmed because it is not among the fastest, or not faster than the baseline.
+    /// Returns the reason why a unit is not profiled, or not confirmed because its interval is too wide. If the unit is
+    /// not among the fastest, or not faster than the baseline, it is not confirmed either, and the text is empty.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(

@@ -1,7 +1,7 @@
 //! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
-//! Also keeps what remains to be done after the answer: a pause, workers to replace after their leases, running
-//! units to end.
+//! Also keeps track of what remains to be done after the answer: a pause, workers to replace after their leases,
+//! running units to end.
 
 mod view;
 
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Replaces one worker, at once or after its lease. The error says why nothing had to be done.
+    /// Replaces one worker, at once or after its lease. If there is nothing to do, returns the reason as the error.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -306,8 +306,8 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// Returns the reason for a run that ends now. An open run that has nothing left to do counts as finished, not as
-    /// interrupted.
+    /// Returns the reason to record if the run ends now. An open run that has nothing left to do counts as finished,
+    /// not as interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

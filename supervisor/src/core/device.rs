@@ -10,7 +10,7 @@
 //! Unattributed memory is used device memory that belongs to no process that this run can see. A dead worker's memory
 //! is back when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. While
 //! the device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`, `without_device` handles
-//! them.
+//! these steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -163,7 +163,7 @@ impl Core {
             sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
         // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. The
-        // growth of unattributed memory then means nothing, and is taken as zero.
+        // growth of unattributed memory then has no meaning, and counts as zero.
         let all_live_listed = on_device().all(|id| live_listed.contains(&id));
         let unattributed_growth = match (sample.unattributed, self.device.idle_unattributed) {
             (Some(current), Some(idle)) if all_live_listed => current - idle,
@@ -323,9 +323,9 @@ impl Core {
         }
     }
 
-    /// A screening or a confirmation is left out. Any other step is put off once, until nothing else is left to do,
-    /// because a device that is quarantined or in use may come back. The unit ends if it was put off before, or if the
-    /// device is lost.
+    /// Handles a step whose device cannot be used. A screening or a confirmation is left out. Any other step is put off
+    /// once, until nothing else is left to do, because a device that is quarantined or in use may come back. If the
+    /// unit was put off before, or if the device is lost, the unit ends.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);

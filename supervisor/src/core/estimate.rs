@@ -31,8 +31,8 @@ impl Estimates {
         is_raised
     }
 
-    /// Returns what a lease reserves. On the host, it is what the step demands by its prediction or, if that is higher,
-    /// the highest peak that exceeded a reservation, with its margin.
+    /// Returns what a lease reserves. On the host, this is the predicted demand of the step. If the highest peak that
+    /// exceeded a reservation is higher, with its margin, the lease reserves that instead.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);

@@ -148,7 +148,7 @@ pub struct DeviceSample {
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
-    /// In per cent.
+    /// How busy the device is with this and other programs, in per cent.
     pub utilisation: Option<u32>,
 }
 

@@ -1,6 +1,6 @@
 //! Ends idle workers to make room for a lease, and at the end of a run.
 //!
-//! If a limit on memory is exceeded or Linux reports memory pressure, `pressure` decides.
+//! `pressure` decides what to do if a limit on memory is exceeded or Linux reports memory pressure.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
@@ -106,7 +106,8 @@ impl Core {
         }
     }
 
-    /// If no lease is held while one waits for memory that other processes hold, tells the user that nothing runs.
+    /// Tells the user that nothing runs, if a lease waits for memory that other processes hold and no other lease is
+    /// held.
     fn tell_of_idle_wait(&mut self, refusal: &Refusal) {
         if self.workers.values().any(|it| it.lease().is_some()) {
             return;
@@ -131,8 +132,8 @@ impl Core {
         leaving.chain(orphans).map(freed_by).sum()
     }
 
-    /// Tells idle workers to end, and kills those that are starting. The run stops when all workers have ended, or the
-    /// timeouts of those that do not end have expired.
+    /// Tells idle workers to end, and kills those that are starting. The run stops when each worker has ended or its
+    /// timeout has expired.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);

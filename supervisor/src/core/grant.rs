@@ -76,7 +76,8 @@ impl Core {
         }
     }
 
-    /// Returns false if no unit was put off, or if something is running or waits for room.
+    /// Begins the second pass of the units that were put off. Does nothing and returns false if there are none, or if a
+    /// step is running or a build waits for room.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.jobs.iter().any(|job| job.roster.has_running()) || self.held_builds().is_some() {
             return false;
@@ -98,7 +99,8 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Returns true if the next step has to wait, for example for a worker, for memory or for a running step.
+    /// Grants leases for steps of the current turn. Returns true if the next step has to wait, for example for a
+    /// worker, for memory or for a running step. Returns false if this turn has no further steps to grant.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;
@@ -162,7 +164,8 @@ impl Core {
         }
     }
 
-    /// The job's remaining budget is shared equally by all units that still have a timed step.
+    /// Returns how long a timed step may take. All units that still have a timed step share the job's remaining budget
+    /// equally.
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
@@ -180,8 +183,9 @@ impl Core {
         self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added.
-    /// If the job's captures cannot be used, ends all these units instead.
+    /// Ends the units that can never fit. Each unit that has not started is checked once, and again after the limits
+    /// have changed or a baseline was added. If the job's captures cannot be used, ends all units that would be
+    /// checked.
     fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
@@ -284,7 +288,7 @@ impl Core {
         held.any(|lease| is_exclusive || self.unit(lease.order.unit).step().exclusive)
     }
 
-    /// Returns the first way that can be granted at all, and what it demands. Ways whose attempts ended for lack of
+    /// Returns the first way that could ever be granted, and what it demands. Ways whose attempts ended for lack of
     /// memory are left out, unless none would remain.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
@@ -294,7 +298,7 @@ impl Core {
     }
 
     /// Returns what a way demands; `None` if it could never be granted. Measurements raise the demand only if the
-    /// raised one could still be granted.
+    /// raised demand could still be granted.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {

@@ -1,9 +1,9 @@
 //! The memory ledger. It charges workers for their leases, and decides whether another lease fits.
 //!
 //! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
-//! to owe. The charge ends when all its processes have ended and the device has returned its memory. Invariant at every
-//! grant: the sum of all charges and the new lease is at most the ceiling, and the machine keeps its floor. If host and
-//! device share one memory, the sum of both must be at most the smaller of the two ceilings.
+//! to owe. The charge ends when the worker and its runners have ended and the device has returned their memory.
+//! Invariant at every grant: the sum of all charges and the new lease is at most the ceiling, and the machine keeps its
+//! floor. If host and device share one memory, the sum of both must be at most the smaller of the two ceilings.
 
 use std::collections::BTreeMap;
 
@@ -154,7 +154,7 @@ pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
-    /// `None` if the device shares the host's memory, or was not queried.
+    /// The free memory of the device. `None` if the device shares the host's memory, or was not queried.
     device_free: Option<Bytes>,
 }
 
@@ -228,7 +228,7 @@ impl Ledger {
         self.ceilings
     }
 
-    /// Existing charges stay, even if they exceed the new ceiling.
+    /// Sets the ceiling on host memory. Existing charges stay, even if they exceed it.
     pub fn set_host_ceiling(&mut self, ceiling: Bytes) {
         self.ceilings.host = ceiling;
     }
@@ -261,7 +261,7 @@ impl Ledger {
         self.accounts.insert(worker, account);
     }
 
-    /// Ends a worker's charge. Its memory must be free.
+    /// Ends a worker's charge. Call it only when the worker's memory is free.
     pub fn close(&mut self, worker: WorkerId) {
         self.accounts.remove(&worker);
     }
@@ -300,8 +300,8 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }
 
-    /// Checks whether a worker may reserve `wanted` in place of what it has reserved so far. `None` means a worker that
-    /// does not exist yet.
+    /// Checks whether a worker may reserve `wanted` in place of what it has reserved so far. For a worker that does not
+    /// exist yet, `worker` is `None`.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
         let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - account.charge();

@@ -53,7 +53,8 @@ impl Core {
         }
     }
 
-    /// The worker keeps its lease until it reports or is dead: the lease is still charged, and a report still counts.
+    /// Orders the kill of a worker, unless it was ordered before. The worker keeps its lease until it reports or is
+    /// dead: until then, the lease is charged, and a report counts.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
@@ -74,7 +75,8 @@ impl Core {
         }
     }
 
-    /// `left_runners` means that some of the worker's runners are still alive; they stay charged until they end.
+    /// Handles the death of a worker. `left_runners` means that some of its runners are still alive; they stay charged
+    /// until they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = classify_end(&it);
@@ -98,7 +100,7 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // The worker is dead, so only its runners are still charged, and what the device has not returned.
+            // From now on, only the runners and the device memory that has not been returned are charged.
             self.orphans.insert(worker, orphans);
             self.settle_account(worker);
         } else {
@@ -153,8 +155,7 @@ impl Core {
     }
 
     /// Reports killed workers that do not die within `DEATH_TIMEOUT`, and ends the run unless everything is being
-    /// killed already. Such a worker is probably stuck in uninterruptible sleep, and this run cannot get its memory
-    /// back.
+    /// killed already. Such a worker is probably in uninterruptible sleep, and this run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers

@@ -59,16 +59,17 @@ use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
 use self::worker::{Orphans, State, Worker};
 
-/// How long a worker may take from the order to start it to its hello. A machine that swaps can need seconds.
+/// How long a worker may take from the order to start it to its hello. On a machine that is swapping, this can take
+/// seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long an idle worker may take from `Shutdown` to its exit.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
 const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is a loss, unless ends of its kind have a separate limit, as
-/// those for lack of memory do. A lost attempt is repeated, unless its step has now had more than `MAX_LOST` losses
-/// within `LOSS_WINDOW` or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
+/// An attempt that failed through no fault of its unit is a loss. Failures that have a separate limit, such as those
+/// for lack of memory, do not count as losses. A lost attempt is repeated, unless its step has now had more than
+/// `MAX_LOST` losses within `LOSS_WINDOW` or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -79,7 +80,7 @@ const MAX_SHORT_OF_MEMORY: u32 = 1;
 const MAX_WORKERS_LOST: u32 = 2;
 /// How long killed workers may take to die, and the runners of dead workers to end.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold. Then the run ends. If the memory is on the device,
+/// How long a lease waits for memory that other programs hold before the run ends. If the memory is on the device,
 /// `without_device` handles the unit instead, and the run continues.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -100,7 +101,7 @@ struct Waiting {
     /// The unit that needs the lease, and the stage.
     unit: UnitId,
     stage: Stage,
-    /// Whether the user was told that nothing runs because of this.
+    /// Whether the user was told that nothing runs because this lease waits.
     is_told: bool,
 }
 
@@ -149,8 +150,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// The core does nothing before the first event, which should be `Event::Tick`. After that, samples must arrive
-    /// even if nothing changes, because a profile waits until the idle verifier has been sampled.
+    /// Creates a core, which does nothing before the first event. This should be `Event::Tick`. After that, samples
+    /// must arrive even if nothing changes, because a profile waits until the idle verifier has been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -184,7 +185,8 @@ impl Core {
         }
     }
 
-    /// `now` must not decrease from one call to the next.
+    /// Handles an event, and returns the actions that follow from it. `now` must not decrease from one call to the
+    /// next.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
@@ -240,7 +242,7 @@ impl Core {
         &self.units[id.index()]
     }
 
-    /// Units are changed only through this function, which updates their job's roster.
+    /// Changes a unit, and updates its job's roster. All changes of units must go through this function.
     fn change<R>(&mut self, id: UnitId, change: impl FnOnce(&mut Unit) -> R) -> R {
         let unit = &mut self.units[id.index()];
         let roster = &mut self.jobs[unit.job.index()].roster;
@@ -280,8 +282,8 @@ impl Core {
             .min()
     }
 
-    /// The timeout does not apply while this run holds leases, because each lease has a deadline and frees memory when
-    /// it ends.
+    /// Returns when the wait for memory times out. The timeout does not apply while this run holds leases, because each
+    /// lease has a deadline and frees memory when it ends.
     fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)

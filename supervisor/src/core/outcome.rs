@@ -73,8 +73,8 @@ impl Core {
         }
     }
 
-    /// Raises what later leases reserve if the attempt owed more than its lease. An attempt whose runner was killed for
-    /// exceeding its own limit changes nothing.
+    /// Raises what later leases reserve if the attempt owed more than its lease reserved. An attempt whose runner was
+    /// killed for exceeding its own limit changes nothing.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;

@@ -11,11 +11,13 @@ use opt_shared::units::Bytes;
 
 use super::event::Moment;
 
-/// Assumed until a higher rate is observed. On a small machine, one thread touched fresh pages at up to 3 GiB/s.
+/// The rate of growth that is assumed until a higher one is observed. On a small machine, one thread touched fresh
+/// pages at up to 3 GiB/s.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// Higher rates, which appear when a whole mapping is counted at once, count as this one.
+/// The highest rate of growth that counts. A higher rate, which is observed when a whole mapping is counted at once,
+/// counts as this one.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
-/// At shorter intervals, sampling itself would take most of the time.
+/// The shortest interval between samples. At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
 /// The longest interval between samples while a process with a limit is running.
 pub const LONGEST: Duration = Duration::from_millis(100);
@@ -62,8 +64,8 @@ impl Pace {
         self.worst_delay = self.worst_delay.max(delay);
     }
 
-    /// Returns the time until the next sample. `headroom` is the smallest distance of any process to its limit; `None`
-    /// if no process has a limit.
+    /// Returns the time until the next sample. `headroom` is the smallest distance of any process to its limit, or
+    /// `None` if no process has a limit.
     pub fn next(&self, now: Moment, headroom: Option<Bytes>) -> Duration {
         let Some(headroom) = headroom else { return IDLE };
         let nanoseconds =

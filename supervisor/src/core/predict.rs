@@ -95,8 +95,8 @@ pub fn verify_ways(
     ways
 }
 
-/// Predicts a verification in which entries of at most `shared` bytes together share a runner: U + O + 2c of the group
-/// that owes most.
+/// Predicts a verification: U + O + 2c of the group that owes most. The entries of a group share a runner, and have at
+/// most `shared` bytes together.
 pub fn verify(
     entries: &[EntryNumbers],
     shared: Bytes,
@@ -108,9 +108,9 @@ pub fn verify(
     let worst = largest(groups.iter().map(|group| total(&formula::verify(&entries[group.clone()]))));
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
-    // Each entry may need a separate runner, which loads the candidate and makes a plan call, the repeats and, if a
-    // right call was followed by a wrong one, two more. One further call is allowed for. An entry that fails in a
-    // shared runner is repeated in a separate one.
+    // Each entry may need a separate runner, which loads the candidate and makes a plan call and the repeats. If a
+    // wrong call follows a right one, the runner makes two more. The deadline allows for one further call. An entry
+    // that fails in a shared runner is repeated in a separate one.
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -347,7 +347,8 @@ fn profile_way(
     Prediction { decides, batches, ..prediction }
 }
 
-/// The number of processes in which a profile seeks the inputs whose new values a candidate gets right.
+/// The number of processes in which a profile searches for the inputs that it can vary: those for whose new values the
+/// candidate's results are right.
 const SEARCH: u32 = 32;
 
 fn profile_deadline(
@@ -384,12 +385,13 @@ fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// Returns the longest time for a call, which applies if the call waits for a CPU most of the time.
+/// Returns the longest time that a call may take. It takes so long only if it waits for a CPU most of the time.
 fn call_limit(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// Returns the longest time for loading a candidate, which applies if loading waits for a CPU most of the time.
+/// Returns the longest time that loading a candidate may take. It takes so long only if it waits for a CPU most of the
+/// time.
 fn load_limit(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

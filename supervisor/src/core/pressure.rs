@@ -1,9 +1,9 @@
 //! Decides what to do when memory runs short: when the process tree owes more than its ceiling, when the machine falls
 //! below its floor or reports memory pressure, and when pages of this run are swapped out.
 //!
-//! Processes are ended in this order: those of the offender (the worker that exceeds its lease's reservation most);
-//! spares and idle workers, together; those of the newest lease. Processes of a lease are ended one at a time, because
-//! freeing memory takes tens of milliseconds per GiB.
+//! Processes are ended in this order: first those of the offender (the worker that exceeds its lease's reservation
+//! most), then spares and idle workers together, then those of the newest lease. Processes of a lease are ended one at
+//! a time, because freeing memory takes tens of milliseconds per GiB.
 
 use std::time::Duration;
 
@@ -40,14 +40,14 @@ pub(super) struct Machine {
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// How much was swapped out when swapping was last reported. Zero again as soon as nothing is swapped.
+    /// How much was swapped out when swapping was last reported. This is reset to zero as soon as nothing is swapped.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }
 
 /// A limit that was exceeded, with the sum that exceeded it.
 pub(super) struct ExceededLimit {
-    /// `None` for the machine's floor.
+    /// The sum that the limit applies to, or `None` for the machine's floor.
     scope: Option<CeilingScope>,
     reason: KillReason,
     text: &'static str,

@@ -26,7 +26,8 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// Returns whether the worker is only due for replacement. Such workers are replaced one at a time.
+    /// Returns whether this reason only makes a worker due for replacement. Workers with such a reason are replaced one
+    /// at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -75,9 +76,10 @@ pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
     0 < usage.leases && settings.growth < usage.owed - usage.owed_when_ready
 }
 
-/// Returns `BeforeProfile` if the plan wants an idle verifier replaced before the next profile. `validated` is the sum
-/// of the captured bytes that all living verifiers have verified since they started, because a job is as large whether
-/// one verifier or several share it. Memory that the verifier kept is the subject of `has_grown`, not of this function.
+/// Returns `BeforeProfile` if the plan requires an idle verifier to be replaced before the next profile. `validated` is
+/// the sum of the captured bytes that all living verifiers have verified since they started. It is a sum, because the
+/// size of a job does not depend on how many verifiers share it. `has_grown` checks the memory that the verifier kept;
+/// this function does not.
 pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => true,

@@ -15,7 +15,7 @@ pub enum Control {
     },
     Pause,
     Resume,
-    /// Cancels all units that the job has so far if no unit is named.
+    /// Cancels a unit or, if none is named, all units that the job has so far.
     Cancel {
         job: JobId,
         unit: Option<UnitId>,

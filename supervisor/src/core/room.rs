@@ -17,16 +17,16 @@ use super::worker::Lease;
 /// How long a run with nothing else to do waits for room, so that a user has time to notice. Then the run ends, and can
 /// be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Up to this many of a candidate's builds may fail while there is no room without counting as losses; a second pass
-/// counts from zero. Without a limit, a build that fills the disk itself would be repeated forever.
+/// The number of times that a candidate's build may fail while there is no room without counting as a loss. A second
+/// pass counts from zero. Without a limit, a build that fills the disk itself would be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
-/// How much of a resource builds need.
+/// The amounts of a resource at which builds are held and released.
 struct Limit {
-    /// If a regular reading finds less, builds are held.
+    /// Builds are held when a regular reading finds less than this.
     least: u64,
-    /// Builds that are held start again when there is this much. It is more than `least`, so that builds are not held
-    /// and released in quick succession.
+    /// Builds that are held may start again when there is at least this much. It is more than `least`, so that builds
+    /// are not held and released in quick succession.
     enough: u64,
 }
 
@@ -52,7 +52,7 @@ impl Shortage {
         Self::below(room, |limit| limit.least, |limit| limit.least)
     }
 
-    /// The first resource of which there is less than the mark. `needed` is the amount to report.
+    /// Returns the first resource whose amount is below the mark. `needed` is the amount to report.
     fn below(room: &Room, mark: fn(&Limit) -> u64, needed: fn(&Limit) -> u64) -> Option<Self> {
         let short = |free: Option<u64>, limit: &Limit| free.filter(|&free| free < mark(limit));
         if let Some(free) = short(room.disk.map(Bytes::get), &DISK) {
@@ -120,9 +120,9 @@ impl Core {
         self.set_shortage(now, Shortage::below(&room, mark, |limit| limit.enough));
     }
 
-    /// Holds builds if the room that a failed build reports is below `enough`. A smaller mark would be too low, because
-    /// the build's own files are gone by now, or soon will be. How many processes are left is known only from regular
-    /// readings.
+    /// Holds builds if the room that a failed build reports is below `enough`. The mark `least` would be too low,
+    /// because the build's own files have been deleted by now, or soon will be. Only regular readings show how many
+    /// processes are left.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
         let room = Room { pids: None, ..disk };
         if let Some(what) = Shortage::below(&room, |limit| limit.enough, |limit| limit.enough) {
@@ -176,8 +176,8 @@ impl Core {
         }
     }
 
-    /// Counts an attempt that was a build and failed while there was no room. Returns true if the attempt was such a
-    /// build and is repeated without counting as a loss.
+    /// Counts the attempt if it was a build that failed while there was no room. Returns true if the build is repeated
+    /// without counting as a loss.
     pub(super) fn excuse_for_lack_of_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies

@@ -1,8 +1,8 @@
-//! An index of a job's units by their progress. With it, the time to handle an event hardly grows with the number of
-//! units.
+//! An index of a job's units by their progress. Because of it, the time to handle an event hardly grows with the number
+//! of units.
 //!
-//! `Core::change` updates the index whenever a unit changes. Everything in it can be computed from the units;
-//! `check_rosters` does so and compares.
+//! `Core::change` updates the index whenever a unit changes. Everything in it can also be computed from the units;
+//! `check_rosters` does so and compares the results.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +13,9 @@ use opt_shared::outcome::Estimate;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
-/// A candidate is not confirmed if the interval of its speed-up from the profile has a larger relative half-width. The
-/// machine was so busy that a confirmation would not tell candidates apart either, but would take as long as the
-/// profile.
+/// The largest relative half-width of the interval of a profile's speed-up with which a candidate is confirmed. If the
+/// interval is wider, the machine was so busy that a confirmation would not tell candidates apart either, but would
+/// take as long as the profile.
 const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
 
 /// Returns whether the interval of a speed-up is narrow enough for a confirmation.
@@ -25,7 +25,7 @@ pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// In the order in which they are served, without those that were put off.
+    /// The waiting units in the order in which they are served, without those that were put off.
     waiting: BTreeSet<QueueKey>,
     /// The number of waiting units whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
@@ -96,7 +96,8 @@ impl QueueKey {
     }
 }
 
-/// A baseline is timed before the units that are compared with it, so its failure is known early.
+/// Returns the stage with which a unit is queued. A baseline is timed before the units that are compared with it, so
+/// its failure is known early.
 fn served_with(unit: &Unit) -> Stage {
     match unit.step().stage {
         Stage::Profile if unit.spec.is_baseline => Stage::Screen,
@@ -235,7 +236,7 @@ impl Roster {
         0 < self.with_exclusive_steps
     }
 
-    /// Without a baseline, candidates are not timed against a common kernel.
+    /// Returns whether the job has a baseline. Without one, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

@@ -83,8 +83,8 @@ impl Core {
         self.handle_exceeded_limit(now, exceeded);
     }
 
-    /// Nothing else should be active while a candidate is timed, but processes that should have ended before may still
-    /// be there.
+    /// Records which processes of the run are active while a candidate is timed. There should be none besides the timed
+    /// attempt, but processes that should have ended before may still be there.
     fn note_breaches(&mut self) {
         let is_timing = |it: &Worker| it.lease().is_some_and(|lease| lease.order.stage.is_timed());
         let Some((&timed, _)) = self.workers.iter().find(|(_, it)| is_timing(it)) else { return };

@@ -21,13 +21,13 @@ pub struct RunSpec {
     pub idle_worker: Bytes,
     /// Minimum charge for the supervisor.
     pub supervisor: Bytes,
-    /// Verifiers also build.
+    /// The number of verifiers. Verifiers also build.
     pub verifiers: u32,
     /// Whether to start the next worker before it is needed.
     pub spare: bool,
     /// Whether the core reacts when pages of this run are swapped out.
     pub own_swap: bool,
-    /// In the order in which they are served. Their ids are indices into this list.
+    /// The jobs in the order in which they are served. Their ids are indices into this list.
     pub jobs: Vec<JobSpec>,
 }
 
@@ -38,7 +38,8 @@ pub struct JobSpec {
     pub recycle: RecycleSettings,
     /// Why the captures cannot be used. If set, no unit of this job is run.
     pub broken: Option<String>,
-    /// This job's source is asked only when these jobs have ended and can get no more units.
+    /// The jobs that come before this one. This job's source is asked only when they have ended and can get no more
+    /// units.
     pub after: Vec<JobId>,
     /// The target for the total time of its timed steps.
     pub budget: Duration,
@@ -101,11 +102,11 @@ impl StageSpec {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Resumed {
-    /// It passed its build, and its artifact is still valid.
+    /// The unit passed its build, and its artifact is still valid.
     Built,
     Ended {
         status: Status,
-        /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.
+        /// Whether it ended as PASSED or UNSUPPORTED, and its artifact still exists.
         verified: bool,
         speedup: Option<Estimate>,
         /// Whether it is a baseline that failed while it was timed beside another unit.
@@ -127,8 +128,8 @@ impl Step {
 }
 
 impl UnitSpec {
-    /// Returns whether it has at least one step, the steps are in the order of their stages, and each has at least one
-    /// way.
+    /// Returns whether the unit has at least one step, the steps are in the order of their stages, and each has at
+    /// least one way.
     pub fn is_well_formed(&self) -> bool {
         let has_ways =
             |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());

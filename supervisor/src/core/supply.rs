@@ -24,7 +24,7 @@ use super::{Core, Ending};
 /// How long a job stays open for a source that was asked and has offered no units. The source may still offer some
 /// afterwards.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// A source is asked for enough units that its job has this many open ones per verifier.
+/// A source is asked for so many units that its job has this many open units per verifier.
 const AHEAD: u32 = 2;
 /// The reason that is recorded for a unit that its source takes back.
 const WITHDRAWN: &str = "withdrawn by its source";
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    /// Returns how many units the source of a job is asked for; `None` if this is not the time to ask.
+    /// Returns how many units to ask the source of a job for, or `None` if this is not the time to ask.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {
@@ -69,7 +69,7 @@ impl Core {
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// Checks whether units may be offered that the core did not ask for. The error says why not.
+    /// Checks whether units may be offered that the core did not ask for. If not, the error says why.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));
@@ -129,7 +129,7 @@ impl Core {
         self.last_turn = self.last_turn.max(turn);
         let count = units.len();
         if 1 < count {
-            // A plan offers all its candidates at once.
+            // A plan offers all its candidates at once, so spare capacity would be wasted.
             self.units.reserve_exact(count);
         }
         for spec in units {

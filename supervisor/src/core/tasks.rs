@@ -12,10 +12,9 @@ use super::worker::Lease;
 /// unit, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Up to this many attempts of a unit that were refused a process do not count as losses; a second pass counts from
-/// zero.
-/// Their pauses take about a minute in all. Without a limit, a candidate would be repeated forever on a machine that
-/// never allows enough processes.
+/// The number of times that an attempt of a unit may be refused a process without counting as a loss. A second pass
+/// counts from zero. The pauses after these attempts take about a minute in all. Without a limit, a candidate would be
+/// repeated forever on a machine that never allows enough processes.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long, each further one takes `FIRST_PAUSE`. Otherwise, many candidates that
@@ -29,8 +28,8 @@ pub(super) struct TasksPause {
 }
 
 impl Core {
-    /// Begins a pause if the machine had no task left for an attempt, up to `MAX_WITHOUT_TASKS` times for its unit.
-    /// Returns true if it did: the attempt is then repeated without counting as a loss.
+    /// Begins a pause if the machine had no task left for an attempt, up to `MAX_WITHOUT_TASKS` times for its unit. If
+    /// a pause begins, returns true, and the attempt is repeated without counting as a loss.
     pub(super) fn pause_if_out_of_tasks(
         &mut self,
         now: Moment,

@@ -42,16 +42,16 @@ pub(crate) struct Unit {
     /// A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
-    /// For a unit that has ended, the step at which it ended.
+    /// The index of the current step or, for a unit that has ended, of the step at which it ended.
     step_index: usize,
-    /// Whether other units may be timed beside it, if it is the baseline: it has passed all steps before its first step
-    /// that runs alone, and has not failed since. Steps in earlier parts of the run count.
+    /// Whether other units may be timed beside this one, if it is the baseline. They may if it has passed all steps
+    /// before its first step that runs alone, and has not failed since. Steps in earlier parts of the run count.
     pub(crate) may_be_paired: bool,
     /// Whether the unit is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
     /// The number of attempts, of any step in this pass, in which the worker was lost.
     pub(crate) workers_lost: u32,
-    /// `None` if there were none. Most units have none.
+    /// The losses of the current step. Boxed, because most units have none.
     losses: Option<Box<Losses>>,
     /// The unit's speed-up over the baseline, from the last timed step that passed.
     pub(crate) speedup: Option<Estimate>,
@@ -85,7 +85,7 @@ pub(crate) struct Losses {
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of the unit's runners.
     pub(crate) killed_at: Option<String>,
-    /// How the last build ended. Set only if that does not tell whether the source is to blame.
+    /// How the last build ended. Set only if it is unclear whether the source is to blame.
     pub(crate) build_end: Option<String>,
 }
 
@@ -186,7 +186,7 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Earlier losses no longer count.
+    /// Begins the second pass, in which earlier losses no longer count.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = None;
@@ -201,8 +201,8 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Returns whether others are compared with this unit's speed-up. This is not so for units that failed, or that may
-    /// leave out entries.
+    /// Returns whether others are compared with this unit's speed-up. They are not if the unit failed or may leave out
+    /// entries.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }

@@ -56,9 +56,9 @@ pub(crate) struct Lease {
     pub(crate) peak_device: Option<Bytes>,
     /// What its worker and runners held on the device when one of them was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
-    /// The reason if a runner was ended because of memory. It decides whether and how the attempt is repeated.
+    /// Why a runner was ended, if memory was the reason. This decides whether and how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
-    /// What else of the run was active during a timed attempt.
+    /// Which other parts of the run were active during a timed attempt.
     pub(crate) breaches: BTreeSet<&'static str>,
 }
 
@@ -112,13 +112,13 @@ pub(crate) struct Worker {
     /// Whether the policy log already says that it is still alive after being killed.
     pub(crate) overdue: bool,
     pub(crate) was_ready: bool,
-    /// Whether it has been sampled since it became idle: `owed` is then what its last lease left.
+    /// Whether it has been sampled since it became idle. If so, `owed` is what its last lease left behind.
     pub(crate) seen_idle: bool,
     /// Whether it was started before it was needed.
     pub(crate) spare: bool,
 }
 
-/// An order to end. An idle worker exits by itself; a worker that a user wants replaced at once is killed.
+/// An order to end. An idle worker exits by itself. A worker that a user replaces at once is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,

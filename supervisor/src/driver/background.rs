@@ -11,10 +11,10 @@ use rustix::event::{EventfdFlags, eventfd};
 /// The stack size of the thread, in bytes. Removing a folder recurses once for each level of folders in it.
 const STACK: usize = 1 << 20;
 
-/// The loop's side of the thread, which carries out orders one after the other. Dropping it does not wait for the
-/// thread.
+/// The main loop's handle to the thread, which carries out orders one after the other. Dropping the handle does not
+/// wait for the thread.
 pub(super) struct Background<Order, Outcome> {
-    /// `None` once the thread has been told to end.
+    /// The channel for orders. `None` once the thread has been told to end.
     orders: Option<Sender<Order>>,
     outcomes: Receiver<Outcome>,
     /// Becomes readable when there is an outcome.
@@ -23,7 +23,7 @@ pub(super) struct Background<Order, Outcome> {
 }
 
 impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> {
-    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. The thread also
+    /// Starts a thread. `carry_out` may return `None` if an order has no outcome that the loop needs. The thread also
     /// drops `carry_out`.
     pub(super) fn start(
         name: &str,
@@ -37,13 +37,13 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
             std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(move || {
                 while let Ok(order) = received.recv() {
                     if let Some(outcome) = carry_out(order) {
-                        // The loop has ended if nobody receives this.
+                        // Sending fails only if the loop has ended.
                         let _ = done.send(outcome);
                         let _ = rustix::io::write(&to_wake, &1_u64.to_ne_bytes());
                     }
                 }
                 drop(carry_out);
-                // This comes last, because the loop takes the closed channel as the end of the thread.
+                // The channel is closed last, because the loop takes that as the end of the thread.
                 drop(done);
             })?;
         Ok(Self { orders: Some(orders), outcomes, wake, thread: Some(thread) })

@@ -1,8 +1,8 @@
 //! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space
 //! that their libraries take.
 //!
-//! A run can have a hundred thousand candidates, and all of them can be built before the first is verified. So
-//! the facts of a candidate take as little memory as possible.
+//! A run can have a hundred thousand candidates, and all of them can be built before the first is verified. The facts
+//! of a candidate therefore take as little memory as possible.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -47,7 +47,7 @@ pub struct NamedArtifact {
 }
 
 impl KnownArtifact {
-    /// `folder` is the run's folder of artifacts.
+    /// Converts an artifact to its shortest form. `folder` is the run's folder of artifacts.
     pub(crate) fn new(artifact: &Artifact, folder: &Path) -> Self {
         let kind = ArtifactKind::ALL
             .into_iter()

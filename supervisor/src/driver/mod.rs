@@ -1,7 +1,7 @@
 //! Performs a run, from the plan to the exit code: the survey, the run itself, answers to users, and the folder with
 //! the results.
 //!
-//! This module connects the plan, the pool, memory, the store and reports, which do not know each other. The core
+//! This module connects the plan, the pool, memory, the store and reports, which do not depend on each other. The core
 //! decides what the run does next.
 
 pub mod answer;

@@ -12,16 +12,17 @@ use opt_shared::units::Bytes;
 use super::SampleError;
 use super::text::{lines, number, read_small, words};
 
-/// `mountinfo` has a line for each mount; hosts with many containers have thousands of mounts.
+/// The most that is read of `mountinfo`, which has a line for each mount. Hosts with many containers have thousands of
+/// mounts.
 const MOUNTINFO_BYTES: usize = 8 << 20;
-/// `/proc/self/cgroup` has a line with a path for each hierarchy.
+/// The most that is read of `/proc/self/cgroup`, which has a line with a path for each hierarchy.
 const CGROUP_BYTES: usize = 64 << 10;
 /// The most that is read of a file that contains one number.
 const LIMIT_BYTES: usize = 64;
 /// The most that is read of a file with a few counts.
 const EVENTS_BYTES: usize = 256;
-/// Numbers from this one on mean "no limit". Version 1 writes a number near 2^63, rounded to a page; no machine has an
-/// exbibyte of memory.
+/// Numbers of at least this size mean "no limit". Version 1 writes a number near 2^63, rounded to a page; no machine
+/// has an exbibyte of memory.
 const NO_LIMIT: u64 = 1 << 60;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +119,8 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// Each is `None` if its hierarchy is not mounted, or if the mounted part of the hierarchy does not contain the group.
+/// The groups that contain this process. A field is `None` if its hierarchy is not mounted, or if the mounted part of
+/// the hierarchy does not contain the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnGroups {
     pub version_2: Option<OwnGroup>,
@@ -191,8 +193,8 @@ fn locate(
 ) -> Option<(PathBuf, PathBuf)> {
     let mounted =
         lines(mounts).filter_map(|line| mount(line, controller)).find(|mount| mount.version == version)?;
-    // In a container, the group's path can be that on the host, while the mount shows only a part of the tree. The
-    // group at the mount point is then used.
+    // In a container, the group's path may be its path on the host, although the mount shows only a part of the tree.
+    // In this case, the group at the mount point is used.
     let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
     let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
@@ -205,7 +207,8 @@ fn is_visible(mounts: &[u8], version: Version, group: &Path, controller: &str) -
     mounted.is_some_and(|mount| !escapes && group.starts_with(&mount.root))
 }
 
-/// A line such as `7:memory:/path` or `0::/path`. `None` for hierarchies of version 1 without the controller.
+/// Parses a line such as `7:memory:/path` or `0::/path`. Returns `None` for hierarchies of version 1 without the
+/// controller.
 fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -225,8 +228,8 @@ struct Mount {
     point: PathBuf,
 }
 
-/// A line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems, and for hierarchies
-/// of version 1 without the controller.
+/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. Returns `None` for other file systems, and
+/// for hierarchies of version 1 without the controller.
 fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     let mut fields = words(line);
     let (root, point) = (fields.nth(3)?, fields.next()?);
@@ -245,7 +248,8 @@ fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     Some(Mount { version, root: unescape(root), point: unescape(point) })
 }
 
-/// `mountinfo` writes a space, tab, line end or backslash as a backslash and three octal digits.
+/// Restores a path from `mountinfo`, which writes a space, tab, line end or backslash as a backslash and three octal
+/// digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -265,7 +269,7 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&plain))
 }
 
-/// `None` if the file does not exist or contains `max`.
+/// Reads a limit from a file. Returns `None` if the file does not exist or contains `max`.
 fn read_limit(path: &Path) -> Result<Option<u64>, SampleError> {
     let Some(text) = read_small(path, LIMIT_BYTES)? else { return Ok(None) };
     let word = text.trim_ascii();

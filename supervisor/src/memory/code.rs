@@ -1,4 +1,5 @@
-//! Drops the program's code from its resident memory. If a page is needed later, Linux maps it again from the page cache.
+//! Drops the program's code from its resident memory. If a page is needed later, Linux maps it again from the page
+//! cache.
 //!
 //! Reading a plan and surveying captures use several MiB of code that a run does not use afterwards.
 

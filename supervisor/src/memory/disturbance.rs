@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-/// A field is `None` if the machine does not report it.
+/// What may disturb times on this machine. A field is `None` if the machine does not report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
     /// The frequency governors of all CPUs, each named once. Empty if the machine reports none, as is usual in virtual
@@ -47,7 +47,7 @@ impl Disturbance {
         }
     }
 
-    /// The share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
+    /// Returns the share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
     pub fn steal_since(&self, before: &Self) -> Option<f64> {
         let ((all, stolen), (all_before, stolen_before)) = self.ticks.zip(before.ticks)?;
         let passed = all.checked_sub(all_before).filter(|&passed| passed != 0)?;
@@ -60,7 +60,7 @@ impl Disturbance {
     }
 }
 
-/// All and stolen CPU time, from the first line of `/proc/stat`.
+/// Returns all and stolen CPU time, from the first line of `/proc/stat`.
 fn ticks(text: &str) -> Option<(u64, u64)> {
     let figures: Vec<u64> = text
         .lines()

@@ -3,7 +3,7 @@
 use opt_shared::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-/// A field is `None` if it could not be detected.
+/// A description of the machine. A field is `None` if it could not be detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub cpu: Option<String>,

@@ -20,12 +20,14 @@ pub struct MachineSample {
     /// Linux's estimate of the memory available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// `None` if `/proc/meminfo` has no such line. Linux always writes one, with 0 if there is no swap.
+    /// The size of the swap. `None` if `/proc/meminfo` has no such line. Linux always writes one, with 0 if there is no
+    /// swap.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
 }
 
-/// Bytes since boot. `None` if Linux was built without event counters, or if a container hides `/proc/vmstat`.
+/// The swap traffic since boot. A field is `None` if Linux was built without event counters, or if a container hides
+/// `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub read: Option<Bytes>,

@@ -1,5 +1,5 @@
-//! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. It also
-//! samples how many processes can still be started.
+//! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. Also samples
+//! how many processes can still be started.
 //!
 //! Functions that read files take the root as an argument (`/` or `/proc` in production), so tests can use a fake one.
 //! An absent figure is `None`, never 0, and a process that no longer exists is [`Seen::Gone`].
@@ -39,7 +39,8 @@ impl<T> Seen<T> {
     }
 }
 
-/// The end of a process is not an error: it is [`Seen::NoMemory`] or [`Seen::Gone`].
+/// An error during a sample. The end of a process is not an error; it is reported as [`Seen::NoMemory`] or
+/// [`Seen::Gone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     #[error(

@@ -9,7 +9,7 @@ use super::SampleError;
 use super::cgroup::pids_left;
 use super::text::{number, read_small, words};
 
-/// The most that is read of a file. Each has one short line.
+/// The most that is read of a file. Each file has one short line.
 const BYTES: usize = 256;
 
 /// Returns how many more processes and threads the machine and the control groups allow, or `None` if no limit can be
@@ -25,7 +25,8 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
 }
 
 /// Returns how many more processes and threads the limit that `ulimit -u` shows allows. Returns `None` if no limit
-/// applies to this process, if `/proc` cannot be listed, or if so many are left that counting is not worth its time.
+/// applies to this process, if `/proc` cannot be listed, or if the limit is so far away that counting processes is not
+/// worth the time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
     // Linux exempts processes with one of these capabilities.
     let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
@@ -39,7 +40,7 @@ pub fn left_for_user(root: &Path) -> Option<u64> {
 fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
     /// If at least this many are left, any run has enough.
     const PLENTY: u64 = 1024;
-    // The user has at most all tasks of the machine.
+    // No user can have more tasks than the machine.
     if let Ok(Some(all)) = tasks(proc)
         && all.saturating_add(PLENTY) <= limit
     {
@@ -53,7 +54,8 @@ fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Read from `status`, because the files of a process in `/proc` may belong to root, as those of workers do.
+/// Returns the real user of a process. It is read from `status`, because the files of a process in `/proc` may belong
+/// to root, as those of workers do.
 fn real_user(process: &Path) -> Option<u32> {
     let status = std::fs::read_to_string(process.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

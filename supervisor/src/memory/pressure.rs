@@ -15,7 +15,7 @@ pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// Fails if Linux has no PSI, or does not allow triggers.
+    /// Arms the trigger. Fails if Linux has no PSI, or does not allow triggers.
     pub fn arm(proc: &Path) -> Result<Self, Errno> {
         let path = proc.join("pressure/memory");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
@@ -25,7 +25,8 @@ impl PressureTrigger {
 }
 
 impl AsFd for PressureTrigger {
-    /// Ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
+    /// Returns the descriptor to poll. It is ready for `POLLPRI` each time the trigger fires. `POLLERR` means that the
+    /// trigger will not fire again.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -13,12 +13,13 @@ use super::{SampleError, Seen, page_size};
 
 /// The most that is read of `statm`: seven numbers of at most 20 digits.
 const STATM_BYTES: usize = 512;
-/// The file has about 1.5 KiB. Its lists of CPUs and memory nodes grow with the machine.
+/// The most that is read of `status`. The file has about 1.5 KiB; its lists of CPUs and memory nodes grow with the
+/// machine.
 const STATUS_BYTES: usize = 64 << 10;
 /// The most that is read of `stat`: 52 numbers and a name.
 const STAT_BYTES: usize = 4 << 10;
 
-/// A figure that Linux does not report is `None`.
+/// The figures of `status` about memory. A figure that Linux does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSample {
     pub rss_anon: Option<Bytes>,
@@ -29,12 +30,13 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// The memory that stays in use until the process frees it or ends. `None` if one of the four figures is unknown.
+    /// Returns the memory that stays in use until the process frees it or ends. `None` if one of the four figures is
+    /// unknown.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }
 
-    /// Pages of files, which Linux can reclaim.
+    /// Returns the pages of files, which Linux can reclaim.
     pub fn reclaimable(&self) -> Option<Bytes> {
         self.rss_file
     }
@@ -63,7 +65,7 @@ pub struct ProcessSampler {
 }
 
 impl ProcessSampler {
-    /// `None` if there is no such process.
+    /// Opens the files of a process. Returns `None` if there is no such process.
     pub fn open(proc: &Path, pid: u32) -> Result<Option<Self>, SampleError> {
         let folder = process_folder(proc, pid);
         let Some(statm) = KeptFile::open(folder.join("statm"), STATM_BYTES)? else { return Ok(None) };
@@ -108,15 +110,15 @@ impl ProcessSampler {
     }
 }
 
-/// The start time distinguishes a process from a later one with the same pid.
+/// What identifies a process. The start time distinguishes it from a later process with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub parent: u32,
-    /// In clock ticks since boot.
+    /// The time at which the process started, in clock ticks since boot.
     pub start_time: u64,
 }
 
-/// `None` if there is no such process; a zombie still has an identity.
+/// Returns the identity of a process, or `None` if there is no such process. A zombie still has an identity.
 pub fn identity(proc: &Path, pid: u32) -> Result<Option<Identity>, SampleError> {
     let path = process_folder(proc, pid).join("stat");
     let Some(text) = read_small(&path, STAT_BYTES)? else { return Ok(None) };
@@ -133,8 +135,8 @@ pub fn start_time(proc: &Path, pid: u32) -> Result<Option<u64>, SampleError> {
     Ok(identity(proc, pid)?.map(|identity| identity.start_time))
 }
 
-/// Field 2, the name in parentheses, can contain spaces, parentheses and line ends; later fields cannot, so parsing
-/// begins after the last parenthesis.
+/// Parses `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line ends. Later
+/// fields cannot, so parsing begins after the last parenthesis.
 fn parse_stat(text: &[u8]) -> Option<Identity> {
     const FIRST_FIELD_AFTER_NAME: usize = 3;
     let end = text.iter().rposition(|&byte| byte == b')')?;

@@ -18,7 +18,7 @@ pub(super) struct KeptFile {
 }
 
 impl KeptFile {
-    /// `None` if the file does not exist. `read` fails unless the content is shorter than `limit` bytes.
+    /// Opens a file. Returns `None` if it does not exist. `read` will fail if the content has `limit` bytes or more.
     pub(super) fn open(path: PathBuf, limit: usize) -> Result<Option<Self>, SampleError> {
         match File::open(&path) {
             Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; limit].into_boxed_slice() })),
@@ -31,7 +31,8 @@ impl KeptFile {
         &self.path
     }
 
-    /// `None` if the process that the file describes has ended.
+    /// Reads the whole file, and returns its path and content. Returns `None` if the process that it describes has
+    /// ended.
     pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
         let mut length = 0;
         // Linux can return a long file in several pieces.
@@ -51,12 +52,13 @@ impl KeptFile {
     }
 }
 
-/// ESRCH on an open descriptor, ENOENT on a path.
+/// Returns whether the error means that the file or its process does not exist: ENOENT for a path, ESRCH for an open
+/// descriptor.
 pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Reads a file, and fails unless it has fewer than `limit` bytes. `None` if it does not exist, or if the process that
+/// Reads a file, and fails if it has `limit` bytes or more. Returns `None` if it does not exist, or if the process that
 /// it describes has ended. The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap
 /// of this process.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
@@ -74,7 +76,7 @@ pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// `value` is the part `123 kB` of a line `Name:   123 kB`. The whole `line` is for the error.
+/// Parses `value`, the part `123 kB` of a line such as `Name: 123 kB`. An error shows the whole `line`.
 pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes, SampleError> {
     let wanted = "a size in kB";
     let mut words = words(value);
@@ -95,7 +97,8 @@ pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// `None` if `digits` is empty or contains anything but digits, such as a sign, or if the number overflows.
+/// Parses a number. Returns `None` if `digits` is empty or contains anything but digits, such as a sign, or if the
+/// number overflows.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -64,7 +64,8 @@ impl TreeWalker {
         })
     }
 
-    /// Whether the cost depends only on the size of the tree. Known after the first walk.
+    /// Returns whether the cost of a walk depends only on the size of the tree. The answer is reliable only after the
+    /// first walk.
     pub fn is_cheap(&self) -> bool {
         self.method == Method::Listed
     }
@@ -212,7 +213,7 @@ fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleErr
     Ok(())
 }
 
-/// The name is formatted without an allocation.
+/// Opens an entry of a folder. Its name is formatted into `buffer`, without an allocation.
 fn open_below(
     folder: BorrowedFd<'_>,
     buffer: &mut [u8; NAME_BYTES],
@@ -225,7 +226,7 @@ fn open_below(
     rustix::fs::openat(folder, name, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// `None` if the file is longer than the buffer.
+/// Reads a whole file into the buffer, and returns its length. Returns `None` if the file does not fit.
 fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
     let mut length = 0;
     while length < buffer.len() {
@@ -243,7 +244,7 @@ fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<u
 mod tests {
     use super::*;
 
-    /// Each thread is given as process, thread and list of children.
+    /// A fake `/proc`. Each thread is given as process, thread and list of children.
     fn fake(threads: &[(u32, u32, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("folder");
         for (pid, thread, children) in threads {

@@ -78,7 +78,7 @@ impl Responder {
         self.clients.iter().map(|client| client.until).chain(self.accepts_from).min()
     }
 
-    /// Serves connections. `page` is called only for a request of the metrics.
+    /// Serves connections. `page` is called only if a request asks for the metrics.
     pub fn serve(&mut self, now: Instant, page: &dyn Fn() -> Option<String>) {
         if self.accepts_from.is_some_and(|until| until <= now) {
             self.accepts_from = None;
@@ -90,7 +90,8 @@ impl Responder {
                 // The client has gone, and others may wait.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
-                    // If there is no free descriptor, the waiting connection would wake the loop again at once.
+                    // For example, no descriptor is free. Without a pause, the waiting connection would wake the loop
+                    // again at once.
                     self.accepts_from = Some(now + ACCEPT_PAUSE);
                     break;
                 }

@@ -59,12 +59,12 @@ pub struct GaugeValues {
     pub available: Bytes,
     /// Device memory held by the run's processes. `None` without a device, or if it has not been sampled yet.
     pub device: Option<Bytes>,
-    /// The high-water mark of `device`, as far as it was sampled.
+    /// The highest value of `device` in any sample so far.
     pub device_peak: Option<Bytes>,
     pub device_ceiling: Option<Bytes>,
     /// How busy the device is with this and other programs, in per cent. `None` if NVML does not report it.
     pub device_utilisation: Option<u32>,
-    /// The high-water mark of `owed`, as far as it was sampled.
+    /// The highest value of `owed` in any sample so far.
     pub peak: Option<Bytes>,
 }
 

@@ -25,7 +25,8 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// Since when, and for what: the database, processes, room for builds, or memory for the next lease.
+    /// Since when the run has been waiting, and for what: the database, processes, room for builds, or memory for the
+    /// next lease.
     pub waiting: Option<(Moment, String)>,
     pub room: Room,
 }
@@ -210,7 +211,7 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Returns how many open units come before this one by turn, job, stage and number. It ignores that faster
+    /// Returns how many open units come before this one by turn, job, stage and number. The count ignores that faster
     /// candidates are timed first.
     fn ahead_of(&self, id: UnitId) -> usize {
         let order =

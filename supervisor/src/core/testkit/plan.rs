@@ -1,4 +1,4 @@
-//! A small plan: jobs with their candidates. A run's spec and the offers are made from it.
+//! A small plan: jobs with their candidates. It yields the run's spec and the offers of its sources.
 
 use std::sync::Arc;
 use std::time::Duration;

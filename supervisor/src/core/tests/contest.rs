@@ -83,7 +83,7 @@ fn failed_leader_excludes_no_other_candidate() {
     };
     let harness = contest(4, &cheat);
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
-    // Here, only the confirmation detects that it cheats.
+    // Here, only the confirmation detects the cheat.
     let late = |unit, stage| match (unit, stage) {
         (1, Stage::Confirm) => Err(Status::Nondeterministic),
         (1, _) => Ok((50.0, 0.1)),

@@ -34,7 +34,8 @@ fn pause(harness: &mut Harness) {
     harness.feed(Event::Control(Control::Pause));
 }
 
-/// The profiler is of the first job. Both verifiers build for the second.
+/// Returns a run in which both verifiers build for the second job, with their leases. The idle profiler, which is also
+/// returned, has worked for the first job.
 fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
@@ -51,8 +52,8 @@ fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     (harness, both, profile.worker)
 }
 
-/// In MiB: the supervisor is charged 20 and the next lease 108, and the two workers without it hold 60 each. Under a
-/// ceiling of 200, 48 are missing.
+/// In MiB: the supervisor is charged 20 and the next lease 108, and the two workers that do not get this lease hold 60
+/// each. Under a ceiling of 200, 48 are missing.
 #[test]
 fn only_as_many_workers_end_as_the_lease_needs() {
     let (mut harness, [first, second], profiler) = beside_an_idle_profiler();

@@ -21,7 +21,7 @@ pub(super) const IDLE: Bytes = Bytes::mib(8);
 /// The memory that is charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
 
-/// One job, with a baseline (candidate 0). The ceiling is generous, and no worker is recycled.
+/// A plan with one job, whose baseline is candidate 0. The ceiling is generous, and no worker is recycled.
 pub(super) fn plan(candidates: u32) -> Plan {
     let job = JobId(0);
     let mut plan = Plan { floor: Bytes::gib(1), spare: false, ..nothing() };
@@ -32,7 +32,7 @@ pub(super) fn plan(candidates: u32) -> Plan {
     plan
 }
 
-/// The second job has no baseline.
+/// A plan with two jobs of one candidate each. The second job has no baseline.
 pub(super) fn two_jobs() -> Plan {
     let mut plan = plan(2);
     plan.jobs[0].candidates = vec![UnitId(0)];
@@ -56,7 +56,8 @@ pub(super) struct Harness {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each sample.
     pub(super) available: Option<Bytes>,
-    /// When the core wants units of a job, it gets all of them at once. `None` if its sources are silent.
+    /// The plan whose units the sources offer. When the core asks for units of a job, it gets all of them at once.
+    /// `None` if the sources offer nothing by themselves.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,

@@ -1,5 +1,5 @@
 //! Tests of `check_invariants` and `check_rosters`: each test breaks a law, and the check must report it. The last test
-//! is of `lease_of`.
+//! checks `lease_of`.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -78,7 +78,7 @@ fn profile_beside_anything_else_is_noticed() {
     core.ledger.open(WorkerId(77), Bytes::mib(1));
     let error = core.check_invariants().expect_err("both are running");
     assert_eq!(error, "an exclusive step runs beside another one");
-    // An exclusive step without another one is allowed.
+    // An exclusive step that runs alone is allowed.
     core.workers.remove(&build.worker);
     core.ledger.close(build.worker);
     core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed));

@@ -317,10 +317,10 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     harness.report(paired, failed(Status::Timeout));
     assert_eq!(harness.policies("baseline_lost").len(), 1);
     assert!(harness.log.contains(&Action::BaselineLost { baseline: UnitId(0) }));
-    // The first was a loss through the host's fault. The second ended because of the baseline, which does not count as
-    // a loss.
+    // The first attempt was lost through the host's fault. The second ended because of the baseline, which does not
+    // count as a loss.
     let third = harness.lease();
-    // A worker that blames a baseline although there was none is at fault. That counts as one more loss.
+    // A worker is at fault if it blames a baseline although there was none. This attempt counts as one more loss.
     harness.report(third, failed(Status::Timeout));
     assert_eq!(harness.policies("put_off").len(), 1);
     let other = harness.lease();

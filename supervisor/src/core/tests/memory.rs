@@ -187,7 +187,7 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
     harness.pass_the_rest();
     assert_eq!(harness.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert_eq!(harness.orders(), "B0 V0 P0");
-    // A stage that is not wanted does not count.
+    // A stage that is not run does not count.
     let mut spec = plan(1);
     spec.candidates[0].profile = one_way(StageSpec { reserved: Bytes::gib(4), ..STAGE });
     spec.jobs[0].timed = false;

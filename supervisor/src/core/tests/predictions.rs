@@ -191,8 +191,8 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let unpaired = first(InputMemory::Mapped, false);
     assert_eq!((unpaired.spec.predicted, unpaired.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
-    // Copied inputs are owed too, once for both sides. The third batch now owes most, of 104 + 2 · 23, 12 + 2 · 85 and
-    // 202 + 2 · 22. Two staging slots and two chunks are added.
+    // Copied inputs are owed too, once for both sides. Of 104 + 2 · 23, 12 + 2 · 85 and 202 + 2 · 22, the sum of the
+    // third batch is now the largest. Two staging slots and two chunks are added.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
 }
@@ -208,7 +208,8 @@ fn shared_constants_are_owed_once_per_batch() {
     // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let ways = profiled(&entries, 100, InputMemory::Copied, true);
-    // 62, then 62 − 51 for each of the other three; U of both sides; two slots; two chunks.
+    // The sum of 62 for the first entry, 62 − 51 for each of the other three, U for both sides, two slots, and two
+    // chunks.
     assert_eq!(ways[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
     assert_eq!(ways[0].batches, [0..4, 4..5]);
     let last = ways.last().expect("a way");
@@ -271,8 +272,8 @@ fn deadlines_are_long_enough_for_every_wait() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // Two sides have 12 runners each, the trial and the repetition have 8, and the search for inputs has 32. Of the calls,
-    // 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search makes 32.
+    // Two sides have 12 runners each, the trial and the repetition have 8, and the search for inputs has 32. Of the
+    // calls, 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search makes 32.
     let profiles = profile(
         &entries,
         Sides { candidate: terms_of(&limits), baseline: None },

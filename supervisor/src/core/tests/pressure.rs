@@ -184,7 +184,7 @@ fn spare_is_started_again_after_the_pressure() {
     assert_eq!(started(&harness), before + 1, "{:#?}", harness.log);
 }
 
-/// Each lease has a runner. The ceiling is 300 MiB.
+/// Returns a run under a ceiling of 300 MiB, with two leases that have a runner each.
 fn side_by_side() -> (Harness, [Granted; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut harness = Harness::new(spec);

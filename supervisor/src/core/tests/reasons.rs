@@ -93,7 +93,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     assert_eq!(number(&row, "deadline_ms"), Some(60_000));
     assert_eq!(number(&row, "lease"), Some(u64::from(granted.lease.0)));
 
-    // Here, the worker never says hello.
+    // Here, the worker sends no hello.
     let mut harness = Harness::new(plan(1));
     let deadline = harness.core.next_deadline().expect("a starting worker has a deadline");
     harness.pass_time(deadline - harness.now);

@@ -25,7 +25,7 @@ fn after_the_first_job(spec: Plan) -> (Harness, Granted) {
     }
 }
 
-/// The first job leaves no verifier, so the second job's verifiers have held no lease.
+/// A plan whose first job leaves no verifier, so the second job's verifiers have held no lease.
 fn fresh_verifiers() -> Plan {
     let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;

@@ -189,7 +189,7 @@ fn shorter_pause_does_not_end_a_longer_one() {
         let build = harness.lease();
         harness.finish(build, Status::Passed);
     }
-    // One unit is refused a process twice, so that its second pause takes a second.
+    // One unit is refused a process twice, so its second pause takes a second.
     let (first, second) = (harness.lease(), harness.lease());
     assert_eq!(harness.orders(), "B0 B1 V0 V1");
     refuse(&mut harness, first);

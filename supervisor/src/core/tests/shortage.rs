@@ -114,7 +114,7 @@ fn worker_killed_for_its_deadline_is_recorded_as_late() {
     assert!(why.contains("did not finish in time"), "{why}");
 }
 
-/// The first verifier's runner owes 109 MiB with its shared memory: 1 MiB more than the lease's charge.
+/// Including shared memory, the first verifier's runner owes 109 MiB, which is 1 MiB more than the lease's charge.
 #[test]
 fn smallest_excess_over_the_ceiling_counts() {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };

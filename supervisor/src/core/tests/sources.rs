@@ -54,7 +54,7 @@ fn offer(harness: &mut Harness, ids: std::ops::Range<u32>, more: bool) -> Vec<Ac
     harness.feed(Event::Offered { job: JobId(0), units: units(ids), by })
 }
 
-/// The test answers for the source, which has not been asked.
+/// A harness in which the test offers units in place of the source. The core has not asked for any yet.
 fn with_a_silent_source(verifiers: u32) -> Harness {
     Harness::silent(&Plan { verifiers, ..plan(0) })
 }

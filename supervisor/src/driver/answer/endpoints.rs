@@ -28,7 +28,7 @@ pub(crate) struct Endpoints {
     pub(crate) responder: Option<Responder>,
     pub(crate) progress: Progress,
     pub(crate) forecast: Forecast,
-    /// Called with each candidate's record when the candidate ends.
+    /// This is called with each candidate's record when the candidate ends.
     pub(crate) each_candidate: Option<EachCandidate>,
     pub(crate) submissions: Submissions,
 }

@@ -1,9 +1,10 @@
 //! Estimates how long the rest of a run will take, from the times of its attempts so far. The estimate is only shown;
 //! no decision depends on it.
 //!
-//! A candidate that has not ended is expected to need what is left of the mean time of its current stage. The mean time
-//! of each later stage is added, multiplied by the share of attempts that passed the stages before it, from the current
-//! one on. If a job has no attempts of a stage yet, it is assumed to be like the other jobs.
+//! For a candidate that has not ended, the estimate is what is left of the mean time of its current stage, plus the
+//! mean time of each later stage. The time of a later stage is multiplied by the share of attempts that passed all
+//! stages from the current one up to it. If a job has no attempts of a stage yet, the figures of the other jobs are
+//! used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,8 +57,8 @@ impl Forecast {
     }
 
     /// Returns the estimated time until all `open` candidates have ended, as if one attempt ran at a time. Returns
-    /// `None` while a stage that they may still reach has never been run. Screening is an exception, because a job with
-    /// few candidates does not have it.
+    /// `None` while a stage that they may still reach has never been run. Screening is exempt, because a job with few
+    /// candidates does not have it.
     pub fn remaining(
         &self,
         open: impl Iterator<Item = Open>,

@@ -1,5 +1,5 @@
 //! Answers requests for the state of all candidates, the memory so far, and decisions, and describes progress and
-//! runners. It only reads. Every answer has a bounded size; candidates are sent in pages.
+//! runners. This file only reads. Every answer has a bounded size; candidates are sent in pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

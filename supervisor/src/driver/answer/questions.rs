@@ -1,5 +1,5 @@
-//! Questions that need rows from the run's database. The thread that writes the database looks them up after all
-//! earlier writes. The answer is sent when the rows arrive.
+//! Questions that need rows from the run's database. The thread that writes the database looks these rows up after all
+//! earlier writes. The answer is sent when they arrive.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 

@@ -1,4 +1,4 @@
-//! Answers questions on the control socket from the core's numbers and the plan's names. It only reads.
+//! Answers questions on the control socket from the core's numbers and the plan's names. This file only reads.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;

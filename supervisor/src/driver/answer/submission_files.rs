@@ -23,7 +23,7 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 /// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// The record's name while it is written.
+/// The record's name while it is being written.
 const DRAFT: &str = ".new";
 /// The largest number of submissions in a run. Each has a folder, and a row in the run's database.
 const MAX_SUBMISSIONS: u32 = 10_000;
@@ -34,7 +34,7 @@ const MAX_BYTES: Bytes = Bytes::mib(16);
 /// The longest record of a submission, in bytes. It contains the launches.
 const MAX_RECORD: u64 = 4 << 20;
 
-/// A submitted candidate, as a resumed run needs it.
+/// What a resumed run needs in order to add a submitted candidate to its plan again.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct SubmissionRecord {
     job: String,
@@ -64,8 +64,9 @@ impl SubmissionRecord {
 pub(super) struct SubmissionFolders {
     /// Contains the folder of each submission.
     folder: PathBuf,
-    /// The last number that is used up, by a recorded submission or by a folder that a refused one left. `None` until
-    /// the first submission, when the folder is listed to find the numbers of earlier parts of the run.
+    /// The last number that is used up, either by a recorded submission or by the folder that a refused one left
+    /// behind. `None` until the first submission. Then the folder is listed to find the numbers of earlier parts of the
+    /// run.
     last: Option<u32>,
     /// The number and folder of the submission that was copied last, unless the folder was discarded.
     current: Option<(u32, PathBuf)>,
@@ -203,13 +204,13 @@ fn write_record(folder: &Path, record: &SubmissionRecord) -> std::io::Result<()>
     file.write_all(&serde_json::to_vec(&SubmissionRecord { files, ..record.clone() })?)?;
     file.sync_all()?;
     fs::rename(&draft, folder.join(RECORD))?;
-    // The folder is synced, because otherwise the names may not be on disk.
+    // Without syncing the folders, the names in them may not be on disk.
     File::open(folder)?.sync_all()?;
     folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, whose name the plan now
-/// uses, or whose job is gone or no longer accepts them, are reported and left out.
+/// Adds the submissions of earlier parts of a run to its plan. A submission is reported and left out if it cannot be
+/// read, if the plan now uses its name, or if its job is gone or no longer accepts it.
 pub fn restore(plan: &mut Plan, run: &Path) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());

@@ -35,7 +35,7 @@ const MAX_WAITING: usize = 256;
 /// The submissions that are not accepted yet.
 pub(crate) struct Submissions {
     run: PathBuf,
-    /// `None` until the first submission.
+    /// The thread that copies files and writes records. `None` until the first submission.
     thread: Option<Background<Order, Outcome>>,
     waiting: VecDeque<Request>,
     current: Option<Current>,
@@ -52,7 +52,7 @@ struct Current {
     request: Request,
     /// The candidate, once its files are copied and it is checked.
     candidate: Option<CandidatePlan>,
-    /// True once the client has been told that it took too long.
+    /// Whether the client has been told that accepting the submission took too long.
     is_late: bool,
 }
 
@@ -64,7 +64,7 @@ enum Order {
 
 enum Outcome {
     Copied(Result<Vec<PathBuf>, Refusal>),
-    /// With the digest of the submission's files, if they can be read.
+    /// The record was written. Contains the digest of the submission's files, if they can be read.
     Recorded(Result<Option<String>, Refusal>),
 }
 
@@ -110,7 +110,7 @@ impl Submissions {
     }
 
     fn order(&self, order: Order) {
-        // If the thread has ended, which is a bug, `take_abandoned` notices that.
+        // If the thread has ended, which would be a bug, `take_abandoned` notices it.
         let _ = self.thread.as_ref().is_some_and(|thread| thread.order(order));
     }
 
@@ -136,7 +136,7 @@ impl Submissions {
         current.into_iter().chain(waiting).collect()
     }
 
-    /// If the thread has ended, which is a bug, forgets it and returns the clients that wait for it.
+    /// Drops the thread if it has ended, which would be a bug, and returns the clients that wait for it.
     fn take_abandoned(&mut self) -> Vec<Token> {
         if !self.thread.as_ref().is_some_and(Background::has_ended) {
             return Vec::new();
@@ -163,7 +163,7 @@ impl Submissions {
 }
 
 impl Request {
-    /// An upper bound of the memory that its texts take.
+    /// Returns an upper bound of the memory that the request's texts take.
     fn bytes(&self) -> usize {
         let SubmitParams { job, sources, text, language: _, name, symbol, like } = &self.params;
         let texts = [job, text, name, symbol, like].into_iter().flatten().chain(sources);

@@ -58,12 +58,12 @@ pub struct Evidence {
     /// When the last phase ended.
     last_end: Option<Instant>,
     /// How long no lease had been running when each worker's current phase began. Known only for phases that began
-    /// while no other lease was running, except the first phase of all.
+    /// while no other lease was running, and not for the very first phase.
     switches: BTreeMap<WorkerId, Duration>,
 }
 
 impl Evidence {
-    /// `width` is the step width of the samples, in milliseconds.
+    /// Begins the first block. `width` is the step width of the samples, in milliseconds.
     pub fn new(width: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -188,7 +188,7 @@ mod tests {
     fn block_is_returned_before_it_is_too_large() {
         let mut evidence = Evidence::new(1);
         for step in 0.. {
-            // Within one step of the clock, at most two points of a track are kept, so this runs until real time has
+            // At most two points of a track are kept within one step of the clock, so the loop runs until real time has
             // passed.
             if let Some(block) = evidence.add(&sample(100, Bytes::mib(step), Bytes::gib(1))) {
                 assert!(block.points() <= MAX_POINTS);

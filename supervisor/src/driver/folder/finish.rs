@@ -319,7 +319,7 @@ impl Agenda<'_> {
     }
 }
 
-/// The interval of a speed-up in words, as the end of a sentence.
+/// Returns the interval of a speed-up in words, as the end of a sentence.
 fn known_range(speedup: &Estimate) -> String {
     let Estimate { ci_low, ci_high, .. } = speedup;
     match (0.005 <= *ci_low, *ci_high <= MAX_BOUND) {

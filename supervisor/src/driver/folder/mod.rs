@@ -1,9 +1,9 @@
 //! The run's folder. It is created once, never overwritten, and locked while a supervisor uses it.
 //!
-//! This module also manages the temporary folder for the sockets of workers. Its path is short, because a
-//! socket path is limited to 107 bytes. What a killed supervisor left is removed from the temporary folder at the next
-//! start, and from the run's folder when the run is resumed. A folder is in use if it is locked, whatever the pid in
-//! its name says.
+//! This module also manages the temporary folder for the sockets of workers. Its path is short, because a socket path
+//! is limited to 107 bytes. Files that a killed supervisor left are removed: from the temporary folder when the next
+//! supervisor starts, and from the run's folder when the run is resumed. A folder is in use if it is locked; the pid in
+//! its name does not count.
 
 pub(super) mod evidence;
 mod finish;
@@ -53,10 +53,10 @@ pub(crate) const RUNS: &str = "runs";
 const LOCK: &str = "lock";
 /// The largest number of runs with the same name.
 const MAX_RUNS: u32 = 100_000;
-/// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker holds the lock
-/// for an instant.
+/// For how long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker holds the
+/// lock for an instant.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long clearing a folder is retried, because processes that are being killed may still write into it.
+/// For how long clearing a folder is retried. Processes that are being killed may still write into it.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -65,7 +65,7 @@ const MAX_WITH_SAME_PID: u32 = 64;
 
 /// The longest `XDG_RUNTIME_DIR`, in bytes, below which the path of a worker's socket has at most 107 bytes:
 /// `/opt-supervisor/w`, a name with a pid (11 bytes), and ipc-channel's `/.tmpXXXXXX/socket` come after it. ipc-channel
-/// would cut off the rest.
+/// would cut off the end of a longer path.
 const MAX_RUNTIME_FOLDER: usize = 107 - 17 - 11 - 18;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
@@ -252,8 +252,8 @@ impl RunFolder {
     }
 }
 
-/// Opens a file of this program in a run's folder for appending, and creates it if necessary. Fails on anything else
-/// than a regular file; opening a pipe would wait for a reader.
+/// Opens a file of this program in a run's folder for appending, and creates it if necessary. Fails on anything but a
+/// regular file. Does not block, because opening a pipe would otherwise wait for a reader.
 pub(crate) fn open_own(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     let file = File::options().create(true).append(true).custom_flags(flags).open(path)?;
@@ -367,7 +367,7 @@ impl TemporaryFolder {
         Err(FolderError::Io { action: "making a folder below", path: parent, source })
     }
 
-    /// `runtime` is the folder that the user's environment names, if it is UTF-8.
+    /// Returns the parent of temporary folders. `runtime` is the folder that the environment names, if it is UTF-8.
     fn parent(runtime: Option<String>) -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
         match runtime {

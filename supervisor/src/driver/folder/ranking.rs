@@ -143,9 +143,9 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         } else {
             it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
-        // A candidate that gets the same input in every call may remember the result, so its times cannot be compared
-        // with those of others. Beside a baseline, the same inputs vary for all candidates, but one of them may support
-        // only entries whose inputs do not vary, or be wrong for new values in all others.
+        // A candidate that gets the same input in every call may store the result, so its times cannot be compared with
+        // those of others. Beside a baseline, the same inputs vary for all candidates. But a candidate may support only
+        // entries whose inputs do not vary, or be wrong for new values in all others.
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0
         } else {
@@ -199,7 +199,7 @@ fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     }
 }
 
-/// Returns the question that is not decided well enough: whether any candidate is faster than the baseline by
+/// Returns the question that the times leave open: whether any candidate is faster than the baseline by
 /// `min_improvement`, which candidate is fastest, or by how much it is faster.
 fn doubt(
     best: CandidateId,

@@ -6,8 +6,8 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::PolicyRow;
 
-/// Returns the row. Returns `None` if the report is of another stage, or if there was no choice because the inputs were
-/// small or in the cache.
+/// Returns the row. Returns `None` if the report is of another stage, or if there was nothing to choose because the
+/// inputs were small or in the cache.
 pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
     let Body::Verify(verified) = &report.body else { return None };
     let reads = verified.reads;

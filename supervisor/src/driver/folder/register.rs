@@ -33,8 +33,8 @@ pub(crate) fn register(
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
         let baseline_has_changed = baseline_has_changed(store, plan, job, earlier)?;
-        // The row of the baseline is last, because it has its new digest. If this ends early, the next resumed run must
-        // still see that the baseline has changed.
+        // The baseline's row contains its new digest, so it is written last. If the process ends before that, the next
+        // resumed run still sees that the baseline has changed.
         let is_baseline = |candidate: &&CandidatePlan| job.baseline == Some(candidate.id);
         let others = job.candidates.iter().filter(|it| !is_baseline(it));
         for candidate in others.chain(job.candidates.iter().filter(is_baseline)) {
@@ -70,7 +70,8 @@ pub(crate) fn register(
     Ok(facts_of_candidates)
 }
 
-/// Returns whether the baseline's sources are no longer those that candidates were timed beside in an earlier part.
+/// Returns whether the baseline's sources have changed since candidates were timed beside it in an earlier part of the
+/// run.
 fn baseline_has_changed(
     store: &Store,
     plan: &Plan,
@@ -117,8 +118,8 @@ pub(crate) fn register_replays(
     Ok(kept)
 }
 
-/// Returns the row of a job. If a capture could not be read, no digest is recorded: there are no verdicts for it to
-/// protect, and the run can be resumed once all captures can be read.
+/// Returns the row of a job. If a capture could not be read, no digest is recorded, because there are no verdicts that
+/// it would protect. The run can be resumed once all captures can be read.
 fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
     let is_read = facts.broken.is_none();

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
-//! | a candidate's status | kept if it was a verdict on its code, and code and library are unchanged; so must be the baseline's code if the candidate was timed |
-//! | a candidate's build | kept even if the status is not, if it passed, sources and library are unchanged, and nothing else affects it |
+//! | a candidate's status | kept if it was a verdict on its code, and its code and library are unchanged; if the candidate was timed, the baseline's code must be unchanged too |
+//! | a candidate's build | kept if it passed, sources and library are unchanged, and nothing else affects it; the status need not be kept |
 //! | attempts | their numbers, so that a number is not used twice; all reports if the status is kept; the build's report if only the build is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 
@@ -74,7 +74,7 @@ impl Earlier {
     }
 }
 
-/// What `keep` needs to know about a candidate as it is now.
+/// The current facts about a candidate, with which `keep` compares its earlier state.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) id: CandidateId,
@@ -82,7 +82,8 @@ pub(crate) struct Known<'a> {
     pub(crate) sources: Option<&'a str>,
     /// Whether the same sources give the same library as before.
     pub(crate) build_can_be_kept: bool,
-    /// Whether the job's baseline has other sources than before. Speed-ups over the former baseline mean nothing.
+    /// Whether the job's baseline has other sources than before. If so, speed-ups over the former baseline are no
+    /// longer valid.
     pub(crate) baseline_has_changed: bool,
     /// The run's folder of artifacts.
     pub(crate) artifacts: &'a Path,
@@ -136,7 +137,7 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Returns the build that is kept for a candidate whose end is not kept: the last one, if it passed, was made from
+/// Returns the last build of a candidate whose end is not kept, if the build can be kept: it passed, it was made from
 /// these sources, and its library exists and is unaltered.
 fn kept_build<'a>(
     attempts: &'a [StoredAttempt],
@@ -171,7 +172,7 @@ fn is_unaltered(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// Returns what the core must know of a candidate that has ended or been built before the core begins.
+/// Returns the state that the core gets for a candidate that was built, or has ended, before the core begins.
 pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
     let Some(status) = facts.status else {
         return facts.artifact.as_ref().map(|_| Resumed::Built);

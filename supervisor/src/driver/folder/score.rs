@@ -11,10 +11,11 @@ pub const RANK_RESOLUTION: f64 = 0.01;
 /// Candidates are sorted by their lower bounds, the highest first, and the first one leads rank 1. Each further
 /// candidate shares the rank of the current leader if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution
 /// is `min_improvement`, but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position
-/// in the order (1, 1, 3). Because a candidate is compared with its leader and not with its neighbour, many small steps
-/// do not add up to one long tie. A wide interval gives no advantage, because ties depend on the value. Estimates whose
-/// lower bound is NaN come last.
-/// For times, where less is better, rank the estimate of `1 / time`.
+/// in the order (1, 1, 3).
+///
+/// Because a candidate is compared with its leader and not with its neighbour, many small steps do not add up to one
+/// long tie. A wide interval gives no advantage, because ties depend on the value. Estimates whose lower bound is NaN
+/// come last. For times, where less is better, rank the estimate of `1 / time`.
 pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
     let resolution = min_improvement.max(RANK_RESOLUTION);
     let key = |index: usize| {

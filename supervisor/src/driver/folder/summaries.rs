@@ -25,9 +25,10 @@ const INTERVAL_FACTOR: u32 = 50;
 /// The channel on which the end of the run waits for the last summary.
 type LastWritten = Sender<Result<(), RunError>>;
 
-/// The main loop's side of the thread.
+/// The main loop's handle to the thread.
 pub(crate) struct Summaries {
-    /// While one request is served, one may wait. A third one would give the same document as the second.
+    /// Requests for a summary. While one is served, one more may wait. A third request would give the same document as
+    /// the second.
     wanted: Sender<Option<LastWritten>>,
     state: Arc<State>,
     /// When the last summary was requested.
@@ -100,7 +101,7 @@ fn serve(folder: &Path, requests: &Receiver<Option<LastWritten>>, state: &State)
         state.is_writing.store(false, Ordering::Relaxed);
         match (last_written, written) {
             (Some(last_written), written) => drop(last_written.send(written)),
-            // The next summary may succeed. Only the last one must.
+            // Only the last summary must succeed. Any other failure is reported, and the next summary may succeed.
             (None, Err(error)) => tracing::warn!("the summary was not written: {}", chain(&error)),
             (None, Ok(())) => {}
         }

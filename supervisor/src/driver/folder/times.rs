@@ -39,10 +39,10 @@ pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Combines the timed entries: times per call and throughput are weighted means, and `total_time_ms` is the weighted sum
-/// of the medians. Samples are added up. Minimum and maximum times, the largest footprint and wait share, and the fewest
-/// runners are over all entries. The noise is the highest noise of a ranked entry, and `converged` is true if all ranked
-/// entries have converged.
+/// Combines the timed entries. Times per call and throughput are weighted means, and `total_time_ms` is the weighted
+/// sum of the medians. Samples are added up. The minimum and maximum times, the largest footprint and wait share, and
+/// the fewest runners are those of all entries. The noise is the highest noise of a ranked entry, and `converged` is
+/// true if all ranked entries have converged.
 pub(super) fn times(profiled: &Profiled) -> CandidateTimes {
     let entries = &profiled.entries;
     if entries.is_empty() {

@@ -51,9 +51,9 @@ pub(crate) enum FollowUp {
     WriteSummary,
 }
 
-/// The main loop's side of the thread: the channels to it, and the rows that it has not acknowledged.
+/// The main loop's handle to the thread: the channels to it, and the rows that it has not acknowledged.
 pub(crate) struct Writer {
-    /// `None` when no more operations are accepted.
+    /// The channel for operations. `None` when no more are accepted.
     operations: Option<Sender<Operation>>,
     written: Receiver<Result<FollowUp, StoreError>>,
     /// A descriptor that is readable when rows have been acknowledged.
@@ -309,7 +309,7 @@ mod tests {
         assert!(writer.acknowledged().expect("no error").is_empty());
         assert_eq!((writer.waiting(), writer.last_error().as_str()), (2, "the disk has not answered yet"));
         let oldest = writer.longest_wait().expect("a row waits");
-        // Its wait becomes longer.
+        // The row's wait becomes longer.
         while writer.longest_wait().expect("a row waits") <= oldest {}
         drop(disk);
         let mut killed = Vec::new();

@@ -155,7 +155,7 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // Read before the process is started, so that starting it is included, as in `ready_ms`.
+        // The time is read before the process is started, so that the start is included, as in `ready_ms`.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The attempts in progress, one for each lease. This file starts and ends attempts, except for what differs between
-//! candidates and replays.
+//! The attempts in progress, one for each lease. This file starts and ends attempts. The sources (candidates and
+//! replays) do the parts that differ between them.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -60,7 +60,8 @@ impl Source for Candidates {
             unit_spec(id, &mut needs, plan, candidate, &agenda.candidate_facts[candidate.id.index()])
         });
         let units: Vec<UnitSpec> = units.collect();
-        // The core now knows which candidates an earlier part of the run has ended.
+        // The units already contain the state of candidates that ended in an earlier part of the run, so the artifacts
+        // of these candidates are dropped, unless they are still used.
         let ids: Vec<CandidateId> = plan.candidates.iter().map(|candidate| candidate.id).collect();
         for id in ids {
             if agenda.candidate_facts[id.index()].status.is_some() {
@@ -117,7 +118,7 @@ impl Source for Candidates {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(index), end);
         run.agenda.candidate_facts[index].status = Some(status);
         run.agenda.forget_artifact_unless_used(candidate);
-        // No report ends a candidate that is cancelled, or that never fits.
+        // A candidate that is cancelled, or that never fits, ends without a report.
         let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
         let stage = report.as_ref().map(|report| report.stage);
         let feedback = report
@@ -220,7 +221,7 @@ fn id_of(index: usize) -> CandidateId {
     CandidateId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
-/// Returns a policy row with the names of the entries that are timed together. The core knows only their sizes.
+/// Returns a policy row with the names of the entries that are timed together. The core has only their sizes.
 fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
     let Work::Profile(task) = work else { return None };
     let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();

@@ -1,8 +1,8 @@
 //! Measures the memory that the descendants of a compiler (such as cc1, as and ld) owe.
 //!
-//! It also decides how often the process tree is walked. If Linux lists children, a walk takes microseconds.
-//! Otherwise a walk reads every process of the machine, so the next one has to wait. Between walks, only known
-//! descendants are sampled.
+//! This file also decides how often the process tree is walked. If Linux lists children, a walk takes microseconds.
+//! Otherwise, a walk reads every process of the machine, so there is a pause before the next one. Between walks, only
+//! known descendants are sampled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl Descendants {
         Self { walker: TreeWalker::open(proc).ok(), trees: BTreeMap::new() }
     }
 
-    /// Returns the sum over all known descendants of `pid`, without `pid` itself. `owed` computes the owed part of a
+    /// Returns the memory of all known descendants of `pid`, without `pid` itself. `owed` computes the owed part of a
     /// sample.
     pub fn memory_of(&mut self, proc: &Path, pid: u32, owed: impl Fn(&ProcessSample) -> Bytes) -> TreeMemory {
         let Some(walker) = &mut self.walker else { return (Bytes::ZERO, Bytes::ZERO) };
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a shell whose child has a buffer of 24 MiB, and expects that the tree owes it.
+    /// Starts a shell whose child has a buffer of 24 MiB, and checks that the tree owes the buffer.
     #[test]
     fn descendants_memory_is_owed_by_the_tree() {
         let buffer_bytes = Bytes::mib(24);

@@ -1,7 +1,7 @@
 //! Watches the memory of a run's card, and converts readings of NVML to events for the core.
 //!
-//! It maps pids to processes of this run, and remembers dead processes as long as NVML lists them. The emulated device
-//! uses host memory, so it is not watched.
+//! This file maps pids to processes of this run, and keeps the pids of dead processes for as long as NVML lists them.
+//! The emulated device uses host memory, so it is not watched.
 
 #[cfg(test)]
 mod tests;
@@ -46,7 +46,7 @@ pub(crate) struct RunDevice {
     _lock: DeviceLock,
 }
 
-/// The figures of the last reading, for status and metrics. All of them are `None` before the first reading.
+/// The figures of the last reading, for status and metrics. Each is `None` before the first reading.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LatestReading {
     /// The memory that processes of this run hold.
@@ -55,7 +55,7 @@ pub(crate) struct LatestReading {
     pub(crate) unattributed: Option<Bytes>,
     pub(crate) totals: Option<DeviceTotals>,
     pub(crate) utilisation: Option<u32>,
-    /// The highest total that processes of this run have held, as far as it was sampled.
+    /// The highest total that processes of this run have held in any sample so far.
     pub(crate) peak: Option<Bytes>,
 }
 

@@ -1,8 +1,8 @@
 //! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs on this
 //! host, including those of other users.
 //!
-//! It is an `flock`, so it is released when the process that holds it ends. The text in the file tells
-//! users which process that is. Every user can change the text, so it is not trusted.
+//! The lock is an `flock`, so it is released when the process that holds it ends. The text in the file tells users
+//! which process that is. Every user can change the text, so it is only shown.
 
 mod shared_file;
 

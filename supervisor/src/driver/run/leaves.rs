@@ -44,7 +44,7 @@ struct Wanted {
 }
 
 enum Groups {
-    /// The text says why there are none.
+    /// There are no control groups. The text says why.
     Absent(String),
     /// The canaries, which test the protections before the first runner starts, use the subtree directly.
     Here(Subtree),
@@ -212,7 +212,7 @@ impl Leaves {
     }
 
     /// Stops a runner and everything that it started, if it has a leaf that can be stopped as a whole. The caller also
-    /// signals it. If this fails, the signals alone have to do.
+    /// sends signals, which must suffice if this fails.
     pub fn freeze(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
             let _ = leaf.freeze();
@@ -222,8 +222,8 @@ impl Leaves {
     /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // In version 1, the kill lowers the group's own limit, which then refuses tasks too. So refusals from above
-            // are noted first.
+            // In version 1, the kill lowers the group's own limit, which then refuses tasks too. Refusals from above
+            // are therefore noted first.
             if leaf.limit_above_refused_tasks().unwrap_or_default() {
                 self.refused.insert((worker, pid));
             }
@@ -240,8 +240,9 @@ impl Leaves {
         (0 < events.oom_kill && 0 < events.at_limit).then_some((leaf.limits()?.memory, events))
     }
 
-    /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. Without a
-    /// leaf, or if Linux counts refusals only in the group at its limit, another process may have been refused instead.
+    /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. If the
+    /// runner has no leaf, or if Linux counts refusals only in the group that reached its limit, the refused process
+    /// may have been one outside the runner.
     pub fn were_tasks_refused(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = (worker, pid);
         let before = self.refusals_before.get(&runner);
@@ -264,8 +265,8 @@ impl Leaves {
         }
     }
 
-    /// Kills what is left in the leaves of a worker, and removes them. The worker has ended, or it has reaped its
-    /// runners without reporting each one.
+    /// Kills what is left in the leaves of a worker, and removes them. Call it when the worker has ended, or has reaped
+    /// its runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         if let (true, Groups::InBackground(mover)) = (self.ahead.remove(&worker), &self.groups) {
             mover.give_back_ahead(worker);
@@ -305,7 +306,8 @@ impl Leaves {
     }
 }
 
-/// Takes over this process's group, in version 2 if it has the controllers there, and otherwise in version 1.
+/// Takes over the group of this process: the one of version 2 or, if that fails, the one of version 1. The error is
+/// that of the version that was tried last.
 fn take(key: &str) -> Result<Subtree, String> {
     let root = Path::new("/");
     let own = own_groups(root).map_err(|error| chain(&error))?;

@@ -36,7 +36,7 @@ pub(crate) struct Machine {
     pub(crate) history: History,
     /// `None` if the run uses no card.
     pub(crate) device: Option<RunDevice>,
-    /// `None` if its thread could not be started.
+    /// `None` if the thread that reads the room could not be started.
     pub(crate) room: Option<RoomWatch>,
     /// `None` if a pressure trigger could not be armed, or no longer works.
     pressure: Option<PressureTrigger>,
@@ -102,7 +102,8 @@ impl Machine {
     }
 
     /// Waits until one of `others` is readable, something happens to a worker, a runner or the card, Linux reports
-    /// that processes are waiting for memory, or the timeout is over. Returns true if Linux has reported this.
+    /// memory pressure (that processes are waiting for memory), or the timeout is over. Returns true if Linux has
+    /// reported memory pressure.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,

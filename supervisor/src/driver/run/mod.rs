@@ -53,7 +53,7 @@ pub(super) struct Run<'a> {
     pub(super) endpoints: Endpoints,
     pub(super) signals: &'a Signals,
     pub(super) watchdog: Watchdog,
-    /// Whether the core knows that the database does not accept rows.
+    /// Whether the core has been told that the database does not accept rows.
     pub(super) stalled: bool,
     /// Called before each sample of memory.
     pub(super) before_each_sample: fn(),

@@ -25,7 +25,7 @@ pub(super) type RunnerKey = (WorkerId, u32);
 /// The result of an order to move a runner.
 pub(super) struct Moved {
     pub(super) runner: RunnerKey,
-    /// The runner's leaf; `None` if the runner had ended. The error says why it could not be moved.
+    /// The runner's leaf, or `None` if the runner had ended. The error says why the runner could not be moved.
     pub(super) leaf: Result<Option<Leaf>, String>,
 }
 
@@ -36,7 +36,7 @@ enum Order {
     GiveBackAhead(WorkerId),
 }
 
-/// The loop's side of the thread. Dropping it waits until the thread has removed all groups, but not longer than
+/// The main loop's handle to the thread. Dropping it waits until the thread has removed all groups, but not longer than
 /// `END_TIMEOUT`.
 pub(super) struct Mover {
     thread: Background<Order, Moved>,

@@ -1,8 +1,8 @@
 //! Determines the protections of a run. Canaries (helper processes that try what the protections forbid) test them
-//! before the first candidate runs, and later every worker's first runner reports its own.
+//! before the first candidate runs. Later, the first runner of every worker reports its own protections.
 //!
 //! This module tests the two protections that the supervisor enforces (`cgroup_leaf` and `poll_and_kill`), and keeps
-//! the list of all. The worker library tests the protections against what a confined process can try.
+//! the list of all protections. The worker library tests the protections against what a confined process can try.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
         .collect()
 }
 
-/// Merges a runner's report into `protections`. A protection stays present only while no report of a runner says that
-/// it is missing. Returns the names of the protections that have been lost.
+/// Merges a runner's report into `protections`. A protection counts as present until a runner reports that it is
+/// missing. Returns the names of the protections that have been lost.
 pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {

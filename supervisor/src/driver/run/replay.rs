@@ -197,8 +197,8 @@ impl Source for Replays {
 }
 
 impl Run<'_> {
-    /// Creates the unit of a replay. Returns `None` if the replay ends without being run: it cannot be run, or an
-    /// earlier part of the run has made it with the same builds.
+    /// Creates the unit of a replay. Returns `None` if the replay ends without being run, because it cannot be run, or
+    /// because an earlier part of the run has its result for the same builds.
     fn replay_unit(&mut self, index: usize) -> Result<Option<UnitSpec>, RunError> {
         let underway = match self.agenda.prepare_replay(index) {
             Ok(underway) => underway,

@@ -49,9 +49,9 @@ pub enum UnusableFolder {
     TooLong { path: PathBuf, bytes: usize },
 }
 
-/// Checks that `folder` can be used for a run or, if `name` is given, that a folder for a run of this name can be created
-/// in it. The folder need not exist yet. Its path must be UTF-8 and short enough. Its file system must have room and,
-/// if the run loads libraries, must not be mounted with `noexec`.
+/// Checks that `folder` can be used for a run or, if `name` is given, that a folder for a run of this name can be
+/// created in it. The folder need not exist yet. Its path must be UTF-8 and short enough. Its file system must have
+/// room and, if the run loads libraries, must not be mounted with `noexec`.
 pub(in crate::driver) fn check(
     folder: &Path,
     name: Option<&str>,

@@ -10,7 +10,7 @@ use crate::core::event::{Event, StopReason};
 use crate::driver::RunError;
 use crate::driver::folder::writer::FollowUp;
 
-/// A row that has waited this long means that the database is locked, or that its disk is full or hangs.
+/// If a row has waited this long, the database is locked, or its disk is full or hangs.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How long a finished run waits for its last rows.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3600);

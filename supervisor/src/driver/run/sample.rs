@@ -1,7 +1,7 @@
 //! Samples the machine and every process of the run, for the core and for the record.
 //!
-//! It keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the core
-//! makes the decisions.
+//! This file keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the
+//! core makes the decisions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -112,7 +112,7 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// The moments that `pace` gets are counted from here.
+    /// The time from which the moments that are passed to `pace` are counted.
     began: Instant,
     /// The details of the last sample, for the record.
     pub latest: RunSample,

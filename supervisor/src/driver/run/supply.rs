@@ -29,7 +29,7 @@ pub(crate) trait Source {
 
     fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;
 
-    /// Called when the core needs `capacity` units of a job. Returns units, and whether more may follow.
+    /// Returns units of a job, and whether more may follow. Called when the core needs `capacity` units.
     fn wanted(
         &self,
         run: &mut Run<'_>,

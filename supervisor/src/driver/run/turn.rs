@@ -50,8 +50,8 @@ impl TurnClock {
     pub(super) fn end(&mut self) {
         let Some((began, without_cpu)) = self.began.take() else { return };
         let elapsed = began.elapsed();
-        // Most turns are too short to be the longest even with their time without a CPU, so Linux's account is
-        // not read.
+        // Linux's account is read only if the turn could be the longest. Most turns are too short, even including their
+        // time without a CPU.
         if self.longest < elapsed {
             let took = elapsed.saturating_sub(self.without_cpu().saturating_sub(without_cpu));
             if self.longest < took {

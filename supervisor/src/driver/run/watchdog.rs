@@ -97,7 +97,7 @@ impl Part {
     }
 }
 
-/// The main loop's side of the watchdog.
+/// The main loop's handle to the watchdog.
 pub(crate) struct Watchdog {
     state: Arc<LoopState>,
     /// The time at which the loop entered the current part.
@@ -115,7 +115,7 @@ pub(crate) struct Hang {
     pub(crate) took: Duration,
 }
 
-/// What the loop and the watchdog's thread both use.
+/// The state that the loop and the watchdog's thread share.
 struct LoopState {
     part: AtomicU8,
     /// The number of parts that the loop has entered.

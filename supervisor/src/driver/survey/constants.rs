@@ -18,7 +18,7 @@ const MAX_PER_ENTRY: usize = 64;
 /// The largest number of distinct parts of a job that may become constants.
 const MAX_PER_JOB: usize = 16_384;
 
-/// Collects, entry by entry, the parts of a job's storages. Those that several entries have become constants.
+/// Collects, entry by entry, the parts of a job's storages. A part that occurs in several entries becomes a constant.
 #[derive(Debug, Default)]
 pub struct Constants {
     /// The id of each part, by its blob, the offset at which the storage begins in the blob, and the range in the

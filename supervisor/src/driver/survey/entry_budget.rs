@@ -33,7 +33,7 @@ impl EntryBudget {
     }
 }
 
-/// Subtracts `bytes` from `left`. Returns false, and sets `left` to 0, if it is too little.
+/// Subtracts `bytes` from `left`. If `left` is too small, sets it to 0 and returns false.
 fn spend(left: &mut usize, bytes: usize) -> bool {
     let rest = left.checked_sub(bytes);
     *left = rest.unwrap_or(0);

@@ -1,8 +1,8 @@
 //! Reads the facts about a job's captures from their headers, before anything starts.
 //!
-//! It converts capture files to the numbers and the signature that the core and the workers get. One capture is open at
-//! a time, and little of it is kept. Arguments get their names when every entry has been read. Until then, small
-//! entries are kept in memory as long as there is room. The others are opened again.
+//! This file converts captures to the numbers and the signature that the core and the workers get. One capture is open
+//! at a time, and little of it is kept. Arguments get their names when every entry has been read. Until then, small
+//! entries are kept in memory while there is room. The other entries are opened again afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -211,10 +211,10 @@ impl JobFacts {
         facts
     }
 
-    /// Returns the entries to time, in the order in which they are batched. If `distinct`, they are the first of each
-    /// class, whose memory is predicted; the weight of each is the number of entries in its class that are not in
-    /// `unsupported`. Otherwise, they are all entries, each with weight 1. Entries in `unsupported`, and those that are
-    /// only verified, are never included.
+    /// Returns the entries to time, in the order in which they are batched. If `distinct`, only the first entry of each
+    /// class is timed, which is the one whose memory is predicted. Its weight is the number of entries in its class
+    /// that are not in `unsupported`. Otherwise, all entries are timed, each with weight 1. Entries in `unsupported`,
+    /// and those that are only verified, are never included.
     pub fn entries_to_time(&self, distinct: bool, unsupported: &[EntryId]) -> Vec<UsableEntry> {
         let refused = self.unsupported_by_class(unsupported);
         let mut seen = BTreeSet::new();
@@ -379,7 +379,7 @@ mod tests {
         facts
     }
 
-    /// Of five entries of a class, a candidate may support one. Its speed-up must count for that one only.
+    /// If a candidate supports only one of five entries of a class, its speed-up must count for that entry only.
     #[test]
     fn entry_stands_for_the_supported_entries_of_its_class() {
         let facts = facts(&["a", "a", "b", "a", "c?", "a", "a?"]);

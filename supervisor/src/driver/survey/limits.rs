@@ -18,8 +18,9 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// If NVML reports no total, host and card count as sharing one memory, even if the driver says that they do not.
-    /// Otherwise, the card would have a ceiling against which nothing could be measured.
+    /// Returns whether host and card share one memory. If NVML reports no totals, they count as sharing it, even if the
+    /// driver says that they do not. Otherwise, the card would have a ceiling, but nothing could be measured against
+    /// it.
     fn is_shared(self) -> bool {
         self.is_integrated || self.totals.is_none()
     }
@@ -84,7 +85,8 @@ pub(crate) fn memory_of_machine() -> Option<Bytes> {
     Some(machine.total)
 }
 
-/// Like `usable_and_total`, if the machine's memory was read before.
+/// Returns the same as `usable_and_total`. `machine` is the machine's total memory, which was read before, or `None` if
+/// the machine does not report it.
 pub(crate) fn usable_and_total_of(machine: Option<Bytes>) -> (Bytes, Bytes) {
     let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
     // If the machine does not report its memory, 1 GiB is assumed.

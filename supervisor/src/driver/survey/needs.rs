@@ -19,7 +19,8 @@ use crate::core::predict::{self, DeviceSide, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// With more candidates than this, the baseline included, screening takes less time than timing all of them.
+/// The largest number of candidates, the baseline included, that are timed without screening. With more candidates,
+/// screening takes less time than timing all of them.
 const MAX_UNSCREENED: usize = 4;
 
 /// The ways to do each stage of a candidate. The first takes the most memory, the last takes the least.
@@ -48,7 +49,7 @@ impl Needs {
     }
 }
 
-/// The settings that determine what a candidate needs, and what it needs.
+/// The settings that determine a candidate's needs, and these needs.
 struct KnownNeeds {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
@@ -62,7 +63,7 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
-/// Computes what the candidates of a job need, once for all candidates with the same settings.
+/// Computes the needs of a job's candidates, once for all candidates with the same settings.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,

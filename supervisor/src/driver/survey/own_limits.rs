@@ -24,8 +24,8 @@ const STACK: Needed = Needed {
     unit: 1024,
 };
 
-/// The hard limit on the stack with which this program can still report what is wrong. A debug build overflows its
-/// stack with 300 KiB.
+/// The smallest hard limit on the stack with which this program can still report what is wrong. A debug build overflows
+/// its stack with 300 KiB.
 const STACK_TO_REPORT: Needed = Needed { least: 512 << 10, ..STACK };
 
 /// The limits that are checked and raised.
@@ -38,7 +38,7 @@ const NEEDED: [Needed; 5] = [
         option: 't',
         unit: 1,
     },
-    // With 10 MiB, a supervisor can abort. With 49 MiB, it could report what its compilers and runners lack.
+    // With 10 MiB, a supervisor may abort. With 49 MiB, it could report what its compilers and runners lacked.
     Needed {
         resource: Resource::Data,
         what: "private memory (in bytes)",

@@ -138,7 +138,7 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
 /// The candidates that make a replay's calls.
 pub struct Callees<'a> {
     pub runners: &'a [RunnerTerms<'a>],
-    /// The largest number of workspaces of one of them.
+    /// The largest number of workspaces that one of them has.
     pub workspaces: usize,
     pub device: Device,
 }

@@ -11,7 +11,7 @@ use crate::plan::{JobPlan, Plan};
 /// The number of entries that a row names. Further ones are only counted.
 const NAMED: usize = 5;
 
-/// Returns a row for each job in which some entries are not timed because another entry of their class is.
+/// Returns a row for each job in which some entries are not timed because another entry of their class is timed.
 pub(crate) fn policy_rows(plan: &Plan, facts: &[JobFacts]) -> Vec<PolicyRow> {
     if !plan.stages().profile {
         return Vec::new();

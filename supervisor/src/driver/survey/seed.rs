@@ -1,5 +1,5 @@
-//! Draws a seed for each run. It is used where the plan sets none. Authors of candidates must not know the seed, so it is
-//! published only when nothing is left to time. Each stage of each candidate gets different random numbers.
+//! Draws a seed for each run. It is used where the plan sets none. Authors of candidates must not know the seed, so it
+//! is published only when nothing is left to time. Each stage of each candidate gets different random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -24,11 +24,12 @@ pub struct Attribution<P> {
     /// Memory of other processes on this machine, and their number.
     pub others: Bytes,
     pub other_processes: u32,
-    /// `None` if the device has no totals and every listed process is known.
+    /// Used memory that belongs to no known process. `None` if the device has no totals and every listed process is
+    /// known.
     pub unattributed: Option<Bytes>,
 }
 
-/// `is_here` returns whether a pid belongs to a living process in our namespace.
+/// Attributes the memory in a reading. `is_here` returns whether a pid belongs to a living process in our namespace.
 pub fn attribute<P: Copy>(
     reading: &Reading,
     ours: &[OwnProcess<P>],
@@ -54,7 +55,7 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// A process with this pid in our namespace, or else the only one with this pid in any namespace.
+/// Returns our process with this pid in our namespace, or else the only one with this pid in any namespace.
 fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);

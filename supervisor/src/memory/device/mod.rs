@@ -1,8 +1,8 @@
 //! Samples devices through NVML: the memory of each process and of the whole device. This never creates a CUDA context.
 //!
-//! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not have are `None`; for
-//! example, machines with unified memory report no totals. `watch` samples in its own thread, because a driver with a
-//! problem can take seconds to answer.
+//! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not report are `None`. For
+//! example, there are no totals on machines with unified memory. `watch` samples in its own thread, because a driver
+//! with a problem can take seconds to answer.
 
 pub mod attribution;
 mod nvml;
@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 
 pub use self::nvml::{LIBRARY_VARIABLE, Nvml};
 
-/// `index` is NVML's number, in the order of PCI addresses.
+/// A device as NVML lists it. `index` is NVML's number, in the order of PCI addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     pub index: u32,
@@ -22,7 +22,7 @@ pub struct DeviceIdentity {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// `None` if NVML reports no totals, because host and device share one memory.
+    /// The memory of the device. `None` if NVML reports no totals, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
     /// Compute and graphics processes, each once.
     pub processes: Vec<Listed>,
@@ -41,7 +41,7 @@ pub struct DeviceTotals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub pid: u32,
-    /// `None` if NVML lists the process without a figure.
+    /// The memory of the process. `None` if NVML lists the process without a figure.
     pub bytes: Option<Bytes>,
 }
 
@@ -51,7 +51,7 @@ pub enum DeviceError {
     Absent { why: String },
     #[error("{operation} failed: NVML says `{why}`")]
     Failed { operation: &'static str, why: String },
-    /// Only a reset or a reboot restores it.
+    /// Only a reset or a reboot restores the device.
     #[error(
         "the device is lost: NVML says `{why}` during {operation} (reset it with nvidia-smi -r, or restart the machine)"
     )]
@@ -70,7 +70,7 @@ pub enum DeviceError {
 const SAME_MEMORY: f64 = 0.05;
 
 /// Guesses whether the device shares the host's memory: it does if NVML reports no totals, or if the device has about
-/// as much memory as the machine. Only the card's driver knows for certain.
+/// as much memory as the machine. Only the card's driver can tell for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

@@ -85,7 +85,8 @@ impl Nvml {
     }
 }
 
-/// A partitioned device lists a process once for each instance that it uses.
+/// Returns the listed processes with their memory. On a partitioned device, NVML lists a process once for each instance
+/// that the process uses, so these figures are added up.
 fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, Option<Bytes>>, DeviceError> {
     let mut all: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for process in supported(answer, "listing the device's processes")?.unwrap_or_default() {
@@ -102,7 +103,7 @@ fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, O
     Ok(all)
 }
 
-/// `None` if the device does not support the query.
+/// Returns the answer to a query, or `None` if the device does not support the query.
 fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result<Option<T>, DeviceError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -118,7 +119,8 @@ fn failed(operation: &'static str) -> impl Fn(NvmlError) -> DeviceError {
     }
 }
 
-/// The loader's message is a cause of NVML's error.
+/// Returns the error's message with those of its causes. If the library cannot be loaded, the loader's message is among
+/// the causes.
 fn with_causes(error: &NvmlError) -> String {
     opt_shared::causes::chain(error)
 }

@@ -1,7 +1,6 @@
 //! Samples one device in a thread, so the main loop never waits for NVML.
 //!
-//! The thread keeps only the latest reading. The main loop polls a descriptor, which is readable when there is a
-//! new reading.
+//! Only the latest reading is kept. The main loop polls a descriptor, which is readable when there is a new reading.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +31,8 @@ pub struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// The thread takes the first sample at once. It ends when this value is dropped, unless it is stuck in NVML.
+    /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, unless it is stuck
+    /// in NVML.
     pub fn start(nvml: Nvml, identity: DeviceIdentity) -> std::io::Result<Self> {
         let (intervals, received) = unbounded();
         let latest = Latest::default();
@@ -52,7 +52,7 @@ impl DeviceWatch {
         self.new_reading.as_fd()
     }
 
-    /// If the interval changes, takes a sample at once.
+    /// Sets the interval between samples. If it changes, takes a sample at once.
     pub fn set_interval(&mut self, interval: Duration) {
         if self.interval != interval {
             self.interval = interval;

@@ -1,6 +1,6 @@
 //! Lock files in a folder that all users of the host can write to. Another user may have created the file, or put
-//! something else in its place: such a user can deny this process the lock, but cannot make this process write to a
-//! different file.
+//! something else in its place. Such a user can deny this process the lock, but cannot make it write to a different
+//! file.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 pub(super) const FOLDER_VARIABLE: &str = "OPT_SUPERVISOR_LOCK_DIR";
 /// The folders that are shared by all users, the preferred one first.
 const SHARED: [&str; 2] = ["/run/lock", "/tmp"];
-/// Every user may lock the file, and write its holder's name to it.
+/// The mode of a lock file. Every user may lock the file, and write its holder's name to it.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 /// How many times to try if other processes create or remove the file at the same time.
 const TRIES: usize = 16;
