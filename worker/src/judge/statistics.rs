@@ -284,7 +284,7 @@ mod tests {
         let after = over_runners(&figures).expect("positive");
         assert!((after.value / before.value - 1.0).abs() < 0.001, "{before:?} {after:?}");
         assert!(half_width(&after) < 1.3 * half_width(&before), "{before:?} {after:?}");
-        // With fewer runners, it cannot be told from a difference between processes.
+        // With fewer runners, the disturbed one cannot be told from a difference between processes.
         assert!(0.1 < half_width(&over_runners(&figures[..9]).expect("positive")));
     }
 

@@ -22,8 +22,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// The same memory, for other contents of this many bytes. Rounded up to whole grains, they must still take `placed`
-    /// bytes.
+    /// Reuses the memory for contents of another size. `bytes`, rounded up to whole grains, must still equal `placed`.
     #[must_use]
     pub const fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
@@ -94,7 +93,8 @@ pub trait Device {
 
     fn name(&self) -> &'static str;
 
-    /// In a thread other than the one that created the device, call this before anything else.
+    /// Makes the device usable in the current thread. In a thread other than the one that created the device, this must
+    /// be the first call.
     fn enter_thread(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -109,7 +109,7 @@ pub trait Device {
     /// `NoPlace` if no free range is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
-    /// Returns true if releasing memory may wait for a running kernel. Allocating memory and copying do not.
+    /// Returns true if releasing memory may wait for a running kernel. Allocations and copies never wait for one.
     fn release_waits_for_kernels(&self) -> bool {
         false
     }

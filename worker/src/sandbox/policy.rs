@@ -1,7 +1,7 @@
 //! Turns a plan's limits into the confinement that a runner's or a compiler's process applies to itself.
 //!
-//! Memory limits from this module are added to the memory that the process uses when it locks down, which only the
-//! process itself knows (`add_present_usage`).
+//! The memory limits from this module do not include the memory that a process already uses when it locks down. Only
+//! the process itself can measure that amount, and adds it (`add_present_usage`).
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const TASKS_PER_THREAD: u32 = 4;
 /// The largest number of processes of a compiler: a driver, its subprocesses, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
-/// For how long a count of root's tasks is used.
+/// How long a count of root's tasks is reused.
 const RECOUNT: Duration = Duration::from_secs(1);
 /// The number of runners of one worker that can have different user numbers at the same time.
 const USERS_PER_WORKER: u32 = 64;
@@ -153,9 +153,10 @@ pub(crate) fn process_limit(own: u32) -> ProcessLimit {
     ProcessLimit { own, other_tasks: user_tasks().saturating_add(COPIES_AHEAD) }
 }
 
-/// Threads and processes of this user, because RLIMIT_NPROC counts them all. As root, they are counted again only after
-/// `RECOUNT`: counting takes milliseconds on a machine with many processes, and the limit depends on it only in a container
-/// whose root is not the host's. Otherwise, Linux exempts root, or the runner has a user of its own.
+/// Returns the number of threads and processes of this user, all of which RLIMIT_NPROC counts. For root, a count is
+/// reused for `RECOUNT`, because counting takes milliseconds on a machine with many processes, and the limit rarely
+/// depends on it: only in a container whose root is not the host's. Otherwise, Linux exempts root, or the runner has a
+/// user of its own.
 fn user_tasks() -> u32 {
     thread_local! {
         static COUNTED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };

@@ -1,5 +1,5 @@
-//! Standard output and standard error of runners, compilers and zygotes: small memfds whose size is sealed. Excess output neither blocks the candidate nor fills memory:
-//! writes beyond the size fail, and their bytes are lost.
+//! Standard output and standard error of runners, compilers and zygotes: small memfds whose size is sealed. Excess
+//! output neither blocks the candidate nor fills memory: writes beyond the size fail, and their bytes are lost.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -28,7 +28,7 @@ pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineErr
         protections.extend(give_up_capabilities()?);
         return Ok(protections);
     }
-    // Otherwise, neither the worker nor the supervisor could stop or kill the process.
+    // Without CAP_KILL, neither the worker nor the supervisor could stop or kill a process of another user.
     if !rustix::thread::capabilities(None).is_ok_and(|it| it.effective.contains(CapabilitySet::KILL)) {
         let detail = "the worker lacks CAP_KILL, so it may not kill processes of another user";
         let mut protections = vec![protection("own_user", false, detail)];
@@ -72,7 +72,7 @@ fn change_user(id: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Empties this process's capability sets. `clear_bounding_set` says why exec cannot fill them again.
+/// Empties this process's capability sets. See `clear_bounding_set` for the reason why exec cannot fill them again.
 pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     clear_bounding_set()?;
     let _ = rustix::thread::clear_ambient_capability_set();

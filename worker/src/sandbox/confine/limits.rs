@@ -13,8 +13,8 @@ const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 /// The largest number of pending signals. Each uses memory inside Linux, and no program needs this many.
 const MAX_SIGNALS: u64 = 1024;
 
-/// Sets the limits of a process. A candidate is promised its memory, so it is an error if an inherited limit is lower:
-/// the candidate would be blamed for it.
+/// Sets the limits of a process. Fails if an inherited limit is lower than the memory that a candidate was promised;
+/// otherwise, the candidate would be blamed for running out of memory.
 pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Protection>, ConfineError> {
     if kind == SandboxKind::Candidate {
         for (resource, needed, limit) in [

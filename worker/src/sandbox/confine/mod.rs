@@ -108,8 +108,8 @@ pub struct Descriptors<'a> {
     /// The socket to the worker: stream or seqpacket, because the hang-up tells a runner that its worker has ended, and
     /// datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
-    /// The library to load, opened for reading. The runner may open this file by the descriptor's path, whoever owns
-    /// it.
+    /// The library to load, opened for reading. The runner may open it again through the descriptor's path, even if the
+    /// file belongs to another user.
     pub artifact: Option<BorrowedFd<'a>>,
     /// Libraries that are loaded before the artifact, opened in the same way.
     pub libraries: &'a [BorrowedFd<'a>],
@@ -219,7 +219,7 @@ pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> 
 }
 
 pub(crate) fn threads() -> usize {
-    // Without /proc, threads cannot be counted. Callers have not started any yet.
+    // Without /proc, threads cannot be counted. The result is then 1, because callers have not started any yet.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 
