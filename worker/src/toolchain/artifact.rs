@@ -37,7 +37,7 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Copies an artifact of at most `limit` to the folder, atomically, even if it contains the same bytes already.
+/// Copies an artifact of at most `limit` to the folder, atomically, even if the folder already contains the same bytes.
 /// `source_path` is for messages.
 pub(crate) fn keep(
     source: fs::File,
