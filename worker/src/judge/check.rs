@@ -89,7 +89,8 @@ impl OutputCheck<'_> {
         Ok(self)
     }
 
-    /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are equal.
+    /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are
+    /// equal.
     pub(crate) fn describe(
         &self,
         expected: &mut dyn BytesSource,

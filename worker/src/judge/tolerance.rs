@@ -27,8 +27,8 @@ pub struct Tolerance {
     /// The largest relative L2 error of each part of the output; `None` if the limit for the whole output applies to
     /// each part.
     pub part_l2: Option<f64>,
-    /// The least share of a change that a timed call must make; `None` if the norms bound what is left undone, or if the
-    /// change is smaller than the error of rounding.
+    /// The least share of a change that a timed call must make; `None` if the norms bound what is left undone, or if
+    /// the change is smaller than the error of rounding.
     pub least_share: Option<f64>,
 }
 
@@ -126,8 +126,8 @@ fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
 }
 
-/// The largest relative error of rounding to a type. The relative L2 error of a tensor whose elements were rounded twice
-/// instead of once is smaller.
+/// The largest relative error of rounding to a type. The relative L2 error of a tensor whose elements were rounded
+/// twice instead of once is smaller.
 fn rounding(dtype: DType) -> f64 {
     let bits_of_precision = match part(dtype) {
         DType::Float64 => 53,

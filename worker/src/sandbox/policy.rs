@@ -61,8 +61,8 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // This limit also applies to the standard streams, sealed memfds of half this size. A write beyond their end
-            // fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
+            // This limit also applies to the standard streams, sealed memfds of half this size. A write beyond their
+            // end fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
             file_size: streams::size_for(limits.output).saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),

@@ -55,8 +55,7 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
 
 /// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among
 /// these blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no
-/// time. The result's `most` is bounded: it leaves at least half of the time that `typical` leaves of the shortest
-/// block.
+/// time. The result's `most` exceeds `typical` by at most half of the time that `typical` leaves of the shortest block.
 pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
     let unknown =
@@ -65,9 +64,9 @@ pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Optio
     Handoff { least, typical, most: most.min(typical + shortest.saturating_sub(typical) / 2) }
 }
 
-/// Two factors, the first at most 1 and the second at least 1, by which a speed-up would differ with another hand-off:
-/// the medians over the runners. `by_handoff` has the factor of the shortest and of the longest hand-off for each
-/// runner.
+/// Returns two factors by which a speed-up would differ with another hand-off. The first is at most 1, and the second
+/// at least 1. Both are medians over the runners. For each runner, `by_handoff` has the factors of the shortest and of
+/// the longest hand-off.
 pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     let median = |extreme: fn(f64, f64) -> f64| {
         let mut factors: Vec<f64> =
@@ -102,9 +101,9 @@ pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> 
     settle(sides)
 }
 
-/// Decides, after the warm-up, whether this process spins while it waits, for both sides or for neither: spinning would
-/// take time from a runner that needs all CPUs. Then settles the hand-off for that way of waiting. `threads` and
-/// `cpus_busy` are the largest values of any side.
+/// Decides, after the warm-up, whether this process spins while it waits: not if a side needs all CPUs, because
+/// spinning would take time from its runner. The decision is the same for both sides. Then settles the hand-off for
+/// that way of waiting. `threads` and `cpus_busy` are the largest values of any side.
 pub(super) fn settle_waiting(
     sides: &mut [Side<'_>],
     threads: u32,

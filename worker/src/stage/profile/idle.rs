@@ -70,8 +70,8 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
 }
 
 /// Returns true if waking and stopping this side's runner without a request already costs more than the allowance. The
-/// machine then charges it for time in which it does not run. A hypervisor that takes the CPU away just when a runner is
-/// stopped does this in most rounds.
+/// machine then charges the runner for time in which it does not run. A hypervisor that takes the CPU away just when a
+/// runner is stopped does this in most rounds.
 pub(super) fn is_overcharged(rounds: &[IdleRound], block: Duration) -> bool {
     let bare = median_bare(rounds);
     let free =

@@ -235,7 +235,7 @@ impl<B: Backend> Profile<'_, B> {
                     variations[entry] = variation;
                     may_be_narrowed[entry] = false;
                 }
-                // What has been measured of an entry that is not done is incomplete.
+                // The measurements of an entry that is not done are incomplete.
                 for timing in timings.iter_mut().filter(|timing| !timing.done) {
                     *timing = Timing::of(self.candidates.len());
                 }

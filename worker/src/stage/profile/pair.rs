@@ -73,7 +73,7 @@ impl Context<'_> {
         self.is_cold() || self.rotates
     }
 
-    /// Judges the outputs of this entry.
+    /// Returns the judge of this entry's outputs.
     pub(super) fn judge(&self) -> EntryCalls<'_> {
         EntryCalls::new(&self.task.verify, self.recorded, self.tolerances, self.index)
     }
@@ -181,7 +181,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
             return Ok(Err((number, self.deferred(look, calls, "once the process was stopped"))));
         }
-        // If entries take turns, the process runs again before this block is compared.
+        // Read the elements now: if entries take turns, the process runs again before this block is compared.
         let seen = looks
             .into_iter()
             .map(|look| Ok(Seen { look, element: self.output(number, &look)? }))

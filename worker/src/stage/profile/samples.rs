@@ -87,8 +87,8 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if runner and worker together waited for a CPU for more than this share (1/n) of its
-/// time.
+/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of
+/// its time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
 /// The largest number of threads of a side.

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 
 use crate::judge::element;
 
-/// At most one in this many random floats is equal to another.
+/// Captured floats are spread over their range only if at most one in this many equals another. Random floats do.
 const FEW_EQUAL: usize = 16;
 
 /// Size of the widest float type.
@@ -102,7 +102,7 @@ fn split(number: f64) -> (u32, u32) {
     (number as u32, (number.fract() * f64::from(u32::MAX)) as u32)
 }
 
-/// Moves sorted values apart that are equal, by as little as possible, up to a largest value.
+/// Moves equal values of a sorted list apart, by as little as possible. No value exceeds `largest`.
 fn make_distinct<const WIDTH: usize>(sorted: &mut [[u8; WIDTH]], largest: u64) {
     let mut least = 0;
     for value in sorted.iter_mut() {
@@ -140,8 +140,8 @@ fn of_order<const WIDTH: usize>(order: u64) -> [u8; WIDTH] {
     element
 }
 
-/// Returns whether a value of one of the types of [`is_fresh`] is finite. Of the two types with 16 bits, float16 has the
-/// smaller infinity, and bfloat16 reaches it only with enormous values.
+/// Returns whether a value of one of the types of [`is_fresh`] is finite. Both types with 16 bits use float16's
+/// infinity, which is the smaller one: bfloat16 reaches it only with enormous values.
 fn is_finite<const WIDTH: usize>(element: [u8; WIDTH]) -> bool {
     let magnitude = bits(element) & (sign::<WIDTH>() - 1);
     let infinity = match WIDTH {

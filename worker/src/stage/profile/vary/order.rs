@@ -32,8 +32,8 @@ impl Order {
         self.is_below || self.is_above
     }
 
-    /// Returns true if one list nowhere exceeds the other, and enough shifted pairs break this order. Equal lists have no
-    /// order.
+    /// Returns true if one list nowhere exceeds the other, and enough shifted pairs break this order. Equal lists have
+    /// no order.
     pub(super) fn is_a_relation(&self) -> bool {
         let broken = if self.is_below { self.would_break_below } else { self.would_break_above };
         self.is_below != self.is_above && LEAST_BROKEN <= broken

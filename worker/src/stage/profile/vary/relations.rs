@@ -10,7 +10,7 @@ use super::source::{Source, WhyKept};
 use super::zeros::Zeros;
 use crate::judge::element;
 
-/// Index tensors of more elements are compared neither with offsets nor with padding.
+/// Index tensors of more elements are not checked for relations to offsets or padding.
 const MOST_OFFSETS: u64 = 1 << 16;
 /// The number of elements that are compared at a time.
 const PIECE: u64 = 8 << 10;
@@ -37,8 +37,8 @@ pub(super) fn of(
             _ => None,
         })
         .collect();
-    // If all inputs are indices, they may vary in spite of each other: otherwise, nothing would vary in a call that
-    // computes only with integers.
+    // If all inputs are indices, they may vary although they may depend on each other: otherwise, nothing would vary in
+    // a call that computes only with integers.
     let has_others = eligible.iter().any(|input| !is_index(of(input).1.dtype));
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);
@@ -70,7 +70,8 @@ pub(super) fn of(
     eligible.iter().map(why).collect()
 }
 
-/// Returns true if one index tensor holds offsets, and the other the lengths between them. The last end may be missing.
+/// Returns true if one index tensor holds offsets, and the other the lengths between them. The offset after the last
+/// length may be missing.
 fn are_offsets_and_lengths(
     read: &Read<'_>,
     offsets: &Tensor,
@@ -86,8 +87,8 @@ fn are_offsets_and_lengths(
     Ok(are_distances(&ends, &lengths))
 }
 
-/// Returns true if an index tensor holds the length of each part of a padded input: the zeros at the end of a part begin
-/// after that many rows.
+/// Returns true if an index tensor holds the length of each part of a padded input: the zeros at the end of a part
+/// begin after that many rows.
 fn are_lengths(
     read: &Read<'_>,
     lengths: &Tensor,

@@ -52,7 +52,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
         decided.push(None);
         match eligible(recorded, task) {
-            // Memory is reserved unless every input of every entry is too large or may not vary.
+            // No memory was reserved, because every input of every entry is too large or may not vary.
             Ok((_, kept)) if memory.is_none() => {
                 decided[number] = Some(Variation::none(unvaried_because(&kept)));
             }
