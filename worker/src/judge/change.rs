@@ -11,7 +11,8 @@ use super::compare::{ByteSource, BytesSource, CompareError};
 use super::decode::Number;
 use super::tolerance::Tolerance;
 
-/// With fewer elements, the share would depend on how individual elements were rounded.
+/// The smallest effective number of elements for which a share is computed. With fewer elements, the share would depend
+/// on how individual elements were rounded.
 const MIN_ELEMENTS: f64 = 256.0;
 /// The size of the pieces that are read at a time.
 const PIECE: u64 = 64 << 10;

@@ -38,7 +38,7 @@ struct Records {
 }
 
 impl Records {
-    /// Takes one error. Returns true if it is the largest absolute error so far.
+    /// Records one error. Returns true if it is the largest absolute error so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
         // Most elements of a failing block set no record, so dividing only here is faster.

@@ -1,7 +1,7 @@
 //! The interface of a device on which bytes are placed. The rest of `residency` uses devices only through this trait.
 //!
-//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, while its caller goes
-//! on. It keeps its own high-water marks, against which tests check the ledger.
+//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, while its caller
+//! continues. It keeps its own high-water marks, against which tests check the ledger.
 
 use std::io;
 
@@ -88,7 +88,7 @@ pub enum DeviceError {
 
 /// Memory in which bytes are placed: the memory of a card, or host memory used in the same way.
 pub trait Device {
-    /// Host memory that the device copies from and to. The host may use it only while no copy does.
+    /// Host memory that the device copies from and to. The host may use it only while no copy uses it.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;
 
     fn name(&self) -> &'static str;

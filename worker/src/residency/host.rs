@@ -125,7 +125,8 @@ impl HostDevice {
         })
     }
 
-    /// Returns a descriptor of the arena that can only be read and mapped for reading. A buffer lies at its address.
+    /// Returns a descriptor of the arena that can only be read and mapped for reading. A buffer's address is its offset
+    /// in the arena.
     pub fn reader(&self) -> Result<File, DeviceError> {
         File::open(format!("/proc/self/fd/{}", self.arena.as_raw_fd()))
             .map_err(|source| failed("opening the arena for reading", source))

@@ -144,7 +144,7 @@ fn without_links<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<Path
     paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
 }
 
-/// A zygote may make a copy for the next runner after the tasks were counted.
+/// The number of copies that a zygote may make, for the next runner, after the tasks were counted.
 const COPIES_AHEAD: u32 = 1;
 
 /// A limit of `own` tasks in addition to those that this user has now. Tasks that the user starts later use up the

@@ -1,8 +1,8 @@
 //! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
-//! NVRTC produces machine code for the run's card. For the emulated device, both produce PTX, as nvcc and older
-//! versions of NVRTC do for a card. A flag can name another architecture.
+//! NVRTC produces machine code for the run's card; nvcc and older versions of NVRTC produce PTX for it. For the
+//! emulated device, both compilers produce PTX. A flag can name another architecture.
 
 use std::ffi::OsString;
 use std::fs;

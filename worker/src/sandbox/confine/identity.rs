@@ -99,7 +99,7 @@ fn clear_bounding_set() -> Result<(), ConfineError> {
         return Ok(());
     }
     for capability in 0..CAPABILITY_END {
-        // SAFETY: plain integers. EINVAL marks the first capability that Linux does not know.
+        // SAFETY: plain integers. EINVAL marks the first capability that Linux does not have.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
             break;
         }

@@ -60,7 +60,7 @@ pub struct FileAccess {
     /// Files and folders that may be read: an interpreter's folders, or a compiler's include and library folders. They
     /// must exist.
     pub readable: Vec<PathBuf>,
-    /// Folders of which only the shared libraries may be read. They must exist.
+    /// Folders from which only the shared libraries may be read. They must exist.
     pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
@@ -105,8 +105,8 @@ pub struct ProcessLimit {
 /// The descriptors that a runner keeps, in addition to its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker: stream or seqpacket, because the hang-up tells a runner that its worker has ended, and
-    /// datagram sockets never hang up.
+    /// The socket to the worker. It is a stream or seqpacket socket, because a runner detects the end of its worker by
+    /// the hang-up, and datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
     /// The library to load, opened for reading. The runner may open it again through the descriptor's path, even if the
     /// file belongs to another user.

@@ -134,7 +134,7 @@ impl Timing {
         let handoff = pairs.handoff(&self.samples, sides[CANDIDATE].session.clock().handoff());
         self.handoff = handoff.typical;
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
-        // If at least half of the pairs took no time, the others are exceptions.
+        // If at least half of the pairs took no time, the others are exceptions and are not used.
         let used =
             if timed.len() <= pairs.without_time { Vec::new() } else { counted_pairs(timed, least_clock) };
         // A runner without figures is replaced by another one.

@@ -2,8 +2,10 @@
 //!
 //! The hand-off is the part of a block's time in which the runner is woken and its report is received. It is measured
 //! twice: with empty blocks before the first call, to choose the number of calls in a block, and with the idle rounds
-//! among the timed blocks. The second is the one that timed blocks contain: on an idle machine, its median was 22 to 26
-//! us, and that of the first 15 to 17 us. The difference made a ratio of 2 appear as 1.98.
+//! among the timed blocks.
+//!
+//! Only the second measurement shows the hand-off that timed blocks contain. On an idle machine, its median was 22 to
+//! 26 us, and that of the first was 15 to 17 us. The difference made a ratio of 2 appear as 1.98.
 
 use std::time::Duration;
 
@@ -15,8 +17,8 @@ const MIN_AMONG: usize = 3;
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
 /// threads: a fiftieth of a block, as for blocks.
 const MAX_WAIT: Duration = Duration::from_micros(10);
-/// If the hand-off among the blocks is unknown, it differs by at most this factor from the one that was measured before
-/// them. (It was 1.5 times as long on one machine.)
+/// If the hand-off among the blocks is unknown, it is assumed to differ by at most this factor from the one that was
+/// measured before them. (It was 1.5 times as long on one machine.)
 const UNKNOWN_FACTOR: u32 = 2;
 
 /// The hand-off that is subtracted from every block of a pair of runners, and how long it may have been instead.

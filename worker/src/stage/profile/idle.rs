@@ -2,10 +2,12 @@
 //! counts from the moment when it is woken.)
 //!
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
-//! at random. The runner is stopped at both ends of a round, when its CPU clock is exact and includes threads that have
-//! ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to the
-//! running process. Work is attributed to a side if it shows in at least three quarters of its rounds, or in at least
-//! half of them and in a far smaller share of the other side's.
+//! at random. At both ends of a round, the runner is stopped; its CPU clock is then exact, and includes threads that
+//! have ended.
+//!
+//! One round proves nothing, because the running process is charged for interrupts, and for time in which a hypervisor
+//! takes the CPU away. Work is attributed to a side if it shows in at least three quarters of its rounds, or in at
+//! least half of them and in a far smaller share of the other side's.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -49,7 +51,7 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 pub(super) enum Idleness {
     /// So few rounds exceeded the allowance that such disturbances do not affect the median of the blocks.
     Idle,
-    /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
+    /// Too many rounds exceeded the allowance for reliable times, but too few for a proof.
     Disturbed { exceeded: usize, rounds: usize },
     /// At least three quarters of the rounds show `least` or more of CPU time, which is above the allowance.
     Works { least: Duration, rounds: usize },

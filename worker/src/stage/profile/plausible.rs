@@ -18,8 +18,8 @@ use crate::session::{DeviceFacts, SessionError};
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
 const COPY_MARGIN: f64 = 1.1;
-/// A runner has reported "done" too early if it claims more time in a block than our clock shows, by more than this and
-/// by more than a tenth.
+/// A runner has reported "done" too early if it claims that a block took longer than our clock shows: by more than
+/// this, and by more than a tenth.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
 /// Checks whether a side works during idle rounds, when the clock does not run. Without the comparison with `other`,

@@ -128,8 +128,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
-    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
-    /// nobody receives the reports.
+    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when the
+    /// receiver of the reports is gone.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         if let Err(error) = self.prepare() {
             let _ = ready.send(Err(error.into()));

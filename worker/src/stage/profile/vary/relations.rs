@@ -109,8 +109,8 @@ fn are_distances(numbers: &[f64], distances: &[f64]) -> bool {
     pairs.all(|(pair, distance)| (pair[1] - pair[0] - distance).abs() < 0.5)
 }
 
-/// Returns true if the zeros at the ends of parts of `part` bytes begin after as many rows of `row` bytes as `lengths`
-/// say, and at least one part ends with zeros.
+/// Returns true if at least one part ends with zeros, and if the zeros at the end of each such part begin after as many
+/// rows as `lengths` states for the part. Parts have `part` bytes, and rows have `row` bytes.
 fn begin_after(zeros: &Zeros, part: u64, row: u64, lengths: &[f64]) -> bool {
     let tails = (0..).zip(lengths).filter_map(|(number, &length)| {
         let start = zeros.start_of_tail((number + 1) * part)?.saturating_sub(number * part);
@@ -266,7 +266,7 @@ mod tests {
             .collect();
         for (shape, lengths, expected) in [
             (&[3, 4, 2][..], &[3, 4, 0][..], Some(BESIDE_PADDING)),
-            // Nothing tells how long a part without zeros is.
+            // The length of a part without zeros is not visible.
             (&[3, 4, 2], &[3, 2, 0], Some(BESIDE_PADDING)),
             (&[3, 4, 2], &[2, 4, 0], None),
             (&[3, 4, 2], &[3, 4, 1], None),
