@@ -106,7 +106,7 @@ struct ChildPlan<'a> {
     default_action: &'a libc::sigaction,
 }
 
-/// Starts `executable` with the descriptors in `inherited`, each at the given number. Before Linux 5.9, the runner also
+/// Starts `executable` with the descriptors in `inherited`, each at its given number. Before Linux 5.9, the runner also
 /// inherits descriptors that are not close-on-exec.
 ///
 /// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as

@@ -91,8 +91,8 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     )])
 }
 
-/// Clears the capabilities that exec could gain. Does nothing without CAP_SETPCAP: no_new_privs then prevents exec from
-/// gaining any.
+/// Clears the capabilities that exec could gain. Does nothing without CAP_SETPCAP: in that case, no_new_privs prevents
+/// exec from gaining any.
 fn clear_bounding_set() -> Result<(), ConfineError> {
     let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {

@@ -54,8 +54,8 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
     Ok(protections)
 }
 
-/// Limits the number of processes. Call it after the process has changed its user: the user decides which processes the
-/// limit counts, and whether it has any effect.
+/// Limits the number of processes. Call this after the process has changed its user, because the user decides which
+/// processes the limit counts, and whether the limit has any effect.
 pub(super) fn limit_processes(
     limit: ProcessLimit,
     shares_user: bool,
@@ -86,8 +86,8 @@ pub(super) fn is_counted_separately() -> bool {
     )
 }
 
-/// Decides from the id map and the version of Linux. The id map is empty only in the user namespace that a runner is
-/// cloned into.
+/// The answer of `is_counted_separately`, from the id map and the version of Linux. The id map is empty only in the user
+/// namespace that a runner is cloned into.
 fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());

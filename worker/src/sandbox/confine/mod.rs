@@ -75,8 +75,9 @@ pub struct FileAccess {
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. If the worker's own limit is lower, it applies. But a candidate's lock-down
-/// fails if the worker's limits do not allow the candidate's private memory (`data`), address space and processes.
+/// The values of both the hard and the soft limits. If the worker's own limit is lower, the lower one applies. But a
+/// candidate's lock-down fails if the worker's limits do not allow the candidate's private memory (`data`), address
+/// space and processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.

@@ -15,7 +15,7 @@ use crate::session::{IdleRound, MAX_HANDOFF, SessionError};
 /// The number of undisturbed idle rounds of each side that are needed to measure the hand-off.
 const MIN_AMONG: usize = 3;
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
-/// threads: a fiftieth of a block, as for blocks.
+/// threads. It is a fiftieth of a block, which is also the limit for blocks.
 const MAX_WAIT: Duration = Duration::from_micros(10);
 /// If the hand-off among the blocks is unknown, it is assumed to differ by at most this factor from the one that was
 /// measured before them. (It was 1.5 times as long on one machine.)
@@ -80,8 +80,8 @@ pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     (median(f64::min), median(f64::max))
 }
 
-/// Measures the hand-off of each side if it is not known. The shortest counts for all, because waking is the same work
-/// for all: if there are two sides, neither gains anything by slowing down its own empty blocks.
+/// Measures the hand-off of each side if it is not known. The shortest counts for all sides, because waking is the same
+/// work for all. So if there are two sides, neither gains anything by slowing down its own empty blocks.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     let mut least: Option<Duration> = None;
     for side in &mut *sides {
@@ -96,8 +96,8 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off: the machine
-/// was busier when that was measured.
+/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off, which means
+/// that the machine was busier when the hand-off was measured.
 pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
     settle(sides)

@@ -21,8 +21,8 @@ use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up, with one thread and with several. For long blocks, one part in
-/// `ALLOWED_SHARE` of the block is allowed instead, because a smaller gain does not matter.
+/// The CPU time that a runner may use for falling asleep and waking up, with one thread and with several. For long
+/// blocks, one part in `ALLOWED_SHARE` of the block is allowed instead, because a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;

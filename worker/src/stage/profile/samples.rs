@@ -32,8 +32,8 @@ pub(super) struct Samples {
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
-    /// The total time that a thread of the runner waited for a CPU in these blocks, on average over its threads, with
-    /// the waits of the worker's thread; `None` if the operating system does not report it.
+    /// The total time for which the runner's threads waited for a CPU in these blocks, on average per thread. Includes
+    /// the waits of the worker's thread. `None` if the operating system does not report it.
     waited: Option<Duration>,
     /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,

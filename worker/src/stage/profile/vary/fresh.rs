@@ -21,9 +21,9 @@ pub(super) fn key_of(dtype: DType, captured: &[u8]) -> u64 {
     digest.as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// Returns true if new values are drawn between the captured ones: for float16, bfloat16, float32 and float64, unless
-/// all finite captured values are whole numbers, such as labels, counts and masks of zeros and infinities, which must
-/// stay whole.
+/// Returns true if new values are drawn between the captured ones. This applies to float16, bfloat16, float32 and
+/// float64, unless all finite captured values are whole numbers. Such values must stay whole: they may be labels,
+/// counts, or masks of zeros and infinities.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| {

@@ -4,7 +4,7 @@
 const LEAST_BROKEN: u32 = 8;
 
 /// How two lists of numbers are ordered, place by place. Each number of the first list is also compared with the number
-/// after its partner: if the lists are not related, these shifted pairs break the order as often as the true ones.
+/// after its partner. If the lists are not related, these shifted pairs break the order as often as the true ones.
 pub(super) struct Order {
     is_below: bool,
     is_above: bool,

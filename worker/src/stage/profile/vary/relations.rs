@@ -87,8 +87,8 @@ fn are_offsets_and_lengths(
     Ok(are_distances(&ends, &lengths))
 }
 
-/// Returns true if an index tensor holds the length of each part of a padded input: the zeros at the end of a part
-/// begin after that many rows.
+/// Returns true if an index tensor holds the length of each part of a padded input, which means that the zeros at the
+/// end of a part begin after that many rows.
 fn are_lengths(
     read: &Read<'_>,
     lengths: &Tensor,

@@ -201,8 +201,8 @@ pub(super) fn chosen(
 }
 
 /// The reason why an entry does not count as varying even though the chosen inputs vary: an input keeps its values for
-/// lack of memory, so a kernel could remember what it computes from this input and from others that do not vary. A
-/// single table is an exception if an index varies, because calls then read other rows of it.
+/// lack of memory, so a kernel could remember what it computes from this input and from others that do not vary. There
+/// is one exception: if an index varies, a single table may keep its values, because calls then read other rows of it.
 fn kept_for_lack_of_memory(
     recorded: &Recorded,
     task: &ProfileTask,

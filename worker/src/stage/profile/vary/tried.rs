@@ -21,8 +21,8 @@ const PLAN_SEED: u64 = 0x706c_616e;
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
-/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
-/// indices are shuffled, one may keep its position, and with it a part of the output.
+/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed. For
+/// example, if few indices are shuffled, one may keep its position, and with it a part of the output stays the same.
 const ROUNDS: usize = 4;
 
 pub(super) enum Trial {

@@ -1,9 +1,9 @@
 //! Puts integers, or tuples of index tensors, into a random order that keeps distinct what was distinct. Pure.
 //!
 //! Indices of a scatter must be distinct along one axis: if two of them are equal, the result depends on the order in
-//! which a kernel writes, and a correct kernel would be refused. Which axis that is depends on the function, so
-//! uniqueness is kept along every axis that has it. Some functions take a tuple of index tensors, such as the rows and
-//! columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
+//! which a kernel writes, and a correct kernel would be refused. The axis depends on the function, so values that are
+//! distinct along an axis stay so, for every such axis. Some functions take a tuple of index tensors, such as the rows
+//! and columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
