@@ -81,9 +81,9 @@ impl Tolerance {
     }
 
     /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves
-    /// the argument as it was. `rel_l2` is lowered to a tenth of that error, but not below the rounding error. The
-    /// bound of each part stays the same, because changes may be smaller in some parts. Profiles that bound no norm are
-    /// not changed.
+    /// the argument as it was. If `rel_l2` exceeds a tenth of that error, it is lowered to this tenth, but not below
+    /// the rounding error. The bound of each part stays the same, because changes may be smaller in some parts.
+    /// Profiles that bound no norm are not changed.
     ///
     /// Let u be `unchanged` and r the rounding error. If u/10 is smaller than r, twice `rel_l2` hardly bounds what a
     /// timed call leaves undone. Such a call must therefore make at least 1 − r/u of the change. Correct kernels that

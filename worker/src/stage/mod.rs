@@ -26,9 +26,8 @@ pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || has_output).then_some(end)
 }
 
-/// Returns what a runner printed, without its signal and exit code. For a runner that was still alive when its
-/// candidate failed: the worker then ended the runner, so the signal says nothing. `None` if the runner printed
-/// nothing.
+/// Returns what a runner printed, without its signal and exit code. Used if the runner was still alive when its
+/// candidate failed: the worker then ended it, so the signal says nothing. `None` if the runner printed nothing.
 pub(crate) fn printed(end: RunnerEnd) -> Option<RunnerEnd> {
     informative_end(RunnerEnd { signal: None, exit_code: None, unknown_sender: false, ..end })
 }

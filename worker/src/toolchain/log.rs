@@ -71,8 +71,8 @@ fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true for a line that may follow the report of a failure, such as an excerpt of the source: `12 | }`, or a
-/// line with a caret below it.
+/// Returns true for a line that may follow the report of a failure, such as an excerpt of the source (`12 | }`) or the
+/// line below it that marks the place (`| ^`).
 fn is_epilogue(line: &str) -> bool {
     let line = line.trim();
     let is_excerpt = line

@@ -196,8 +196,8 @@ impl Timing {
     }
 
     /// Returns true if the interval of the ratio does not show whether the candidate is faster than the baseline by
-    /// `min_improvement`. The ranking of its job may then be unsettled, so all runners that are allowed are used. To
-    /// stop as soon as the interval shows it would favour chance even more.
+    /// `min_improvement`. The ranking of its job may then be unsettled, so all runners that are allowed are used.
+    /// Stopping at the first clear interval would favour chance even more.
     fn is_undecided(&self, min_improvement: f64) -> bool {
         let least = 1.0 + min_improvement;
         self.samples.len() != 1

@@ -5,8 +5,9 @@
 //! for example, one input holds the maxima of another. Or it may know the results from the captures, or what it
 //! computes from one input.
 //!
-//! In both cases, the inputs whose new values make it wrong keep their captured values. New values of the other inputs
-//! must change all outputs. The candidate gains nothing in such an entry, so it cannot win by results that it knows.
+//! In both cases, the inputs whose new values make the candidate wrong keep their captured values. New values of the
+//! other inputs must change all outputs. The candidate gains nothing in such an entry, so it cannot win by results that
+//! it knows.
 
 use opt_shared::outcome::Status;
 

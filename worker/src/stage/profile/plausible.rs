@@ -76,8 +76,8 @@ pub(super) fn implausible(
     let outputs: u64 = written.map(|output| output.tensor.distinct_bytes().get()).sum();
     let most_ms = median(&samples.most_ms);
     // Every element of the outputs may be compared, so a call must write each of them; elements along an expanded axis
-    // are one element. Two sizes do not count: arguments that the call changes, because a call may change few of their
-    // elements, and inputs, because a kernel may need few of their elements.
+    // are one element. Two kinds of tensors do not count: arguments that the call changes, because a call may change
+    // few of their elements, and inputs, because a kernel may need few of their elements.
     let copy_rate = device.and_then(|device| device.copy_rate);
     if too_fast(most_ms, outputs, fastest_write(copy_rate)) {
         let mut detail =

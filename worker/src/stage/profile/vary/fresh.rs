@@ -9,7 +9,8 @@ use rand::rngs::SmallRng;
 
 use crate::judge::element;
 
-/// Captured floats are spread over their range only if at most one in this many equals another. Random floats do.
+/// Captured floats are spread over their range only if at most one in this many equals another, as is the case for
+/// random floats.
 const FEW_EQUAL: usize = 16;
 
 /// Size of the widest float type.
