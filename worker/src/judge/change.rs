@@ -1,8 +1,8 @@
 //! Measures how much of a small change a kernel made to an argument.
 //!
-//! If a change is hardly larger than the error of rounding, a kernel that leaves it out and one that rounds differently
-//! have relative L2 errors of the same size. They differ in direction: the errors of rounding point either way, and a
-//! missing change points back to the value before the call.
+//! If a change is hardly larger than the rounding error, a kernel that leaves it out and a correct kernel that rounds
+//! differently have relative L2 errors of the same size. These errors differ in direction: rounding errors point either
+//! way, whereas a missing change points back to the value before the call.
 
 use opt_shared::capture::{DType, Tensor};
 use opt_shared::units::{Bytes, to_index};
@@ -11,7 +11,8 @@ use super::compare::{ByteSource, BytesSource, CompareError};
 use super::decode::Number;
 use super::tolerance::Tolerance;
 
-/// With fewer elements, the share would depend on how individual elements were rounded.
+/// The smallest effective number of elements for which a share is computed. With fewer elements, the share would depend
+/// on how individual elements were rounded.
 const MIN_ELEMENTS: f64 = 256.0;
 /// The size of the pieces that are read at a time.
 const PIECE: u64 = 64 << 10;
@@ -20,8 +21,8 @@ const PIECE: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MadeChange {
     dtype: DType,
-    /// For each element, the part of the change that was made, between 0 and 1, times the square of the change. More
-    /// than the whole change of one element does not make up for another.
+    /// For each element, the part of the change that was made, between 0 and 1, times the square of the change. An
+    /// element that changes by more than it should does not make up for another.
     made: f64,
     squares: f64,
     fourth_powers: f64,
@@ -32,7 +33,7 @@ impl MadeChange {
         Self { dtype, made: 0.0, squares: 0.0, fourth_powers: 0.0 }
     }
 
-    /// Adds the same elements before the call, after it, and as the kernel left them.
+    /// Adds some elements: their bytes before the call, the bytes expected after it, and those that the kernel left.
     pub(crate) fn add(&mut self, before: &[u8], expected: &[u8], actual: &[u8]) {
         let width = self.dtype.element_len();
         let elements = before.chunks_exact(width).zip(expected.chunks_exact(width));
@@ -44,7 +45,8 @@ impl MadeChange {
             for ((before, expected), actual) in parts(before).zip(parts(expected)).zip(parts(actual)) {
                 let change = expected - before;
                 let share = ((actual - before) / change).clamp(0.0, 1.0);
-                // Zeros of another sign are no change. Numbers that are not finite are compared as elements.
+                // Zeros of another sign are no change. Numbers that are not finite are judged by the comparison of
+                // elements.
                 if share.is_finite() && change.is_finite() {
                     let square = change * change;
                     self.made += share * square;
@@ -55,7 +57,8 @@ impl MadeChange {
         }
     }
 
-    /// Reads the elements before the call, after it, and as the kernel left them. All have the layout of `tensor`.
+    /// Reads all elements before the call, as expected after it, and as the kernel left them. All three have the layout
+    /// of `tensor`.
     pub(crate) fn read(
         tensor: &Tensor,
         before: &mut dyn BytesSource,
@@ -76,7 +79,7 @@ impl MadeChange {
 
     /// The share of the change that was made, from 0 to 1; `None` if too few elements change to judge it.
     fn share(&self) -> Option<f64> {
-        // The number of equal changes that have the same sums.
+        // The effective number of elements: this many equal changes would have the same sums.
         let elements = self.squares * self.squares / self.fourth_powers;
         (MIN_ELEMENTS <= elements).then(|| self.made / self.squares)
     }
@@ -110,7 +113,7 @@ mod tests {
         values.iter().flat_map(|&it| half::bf16::from_f32(it).to_le_bytes()).collect()
     }
 
-    /// The share that is made of `x *= factor` for values in [1, 2), if `kernel` leaves these values.
+    /// The share of the change `x *= factor` that `kernel` makes, for values in [1, 2).
     fn share(elements: u16, factor: f32, kernel: impl Fn(usize, f32, f32) -> f32) -> Option<f64> {
         let before: Vec<f32> = (0..elements)
             .map(|at| half::bf16::from_f32(1.0 + f32::from(at % 128) / 128.0).to_f32())
@@ -134,7 +137,7 @@ mod tests {
             });
             assert_eq!(half, Some(0.5));
         }
-        // A change in the other direction makes up for nothing.
+        // A change in the wrong direction counts as no change.
         assert_eq!(share(4096, 0.5, |_, before, expected| 2.0 * before - expected), Some(0.0));
     }
 
@@ -169,7 +172,7 @@ mod tests {
             (4.0, Some(0.75)),
             (2.0, Some(0.5)),
             (8.0, Some(0.875)),
-            // The norm of the error is bounded by the change.
+            // The bound of the norm follows from the change, so no share is required.
             (10.0, None),
         ] {
             let tolerance = Tolerance::for_dtype(&standard, DType::BFloat16, 1.0).for_change(

@@ -37,7 +37,7 @@ pub(crate) fn tolerance_of_change(
     let check = OutputCheck { path: "", tensor, settings, tolerance, poison: None, expected_written: false };
     match check.run(expected, before) {
         Ok(unchanged) => Ok(tolerance.for_change(settings, tensor.dtype, unchanged.relative_l2)),
-        // This is reported when an output is compared.
+        // This error is reported when the output is compared.
         Err(CompareError::ExpectedNotFinite { .. }) => Ok(tolerance),
         Err(error) => Err(error),
     }
@@ -89,7 +89,8 @@ impl OutputCheck<'_> {
         Ok(self)
     }
 
-    /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are equal.
+    /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are
+    /// equal.
     pub(crate) fn describe(
         &self,
         expected: &mut dyn BytesSource,

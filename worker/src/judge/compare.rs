@@ -30,8 +30,8 @@ use super::tolerance::Tolerance;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
-/// The chunk size, in elements, for relative L2 errors. Chunks are checked besides the whole tensor, so that a wrong
-/// corner of a large output is not averaged away.
+/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a
+/// wrong corner of a large output is not averaged away.
 pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
 
 /// A source of the bytes of one tensor. Offsets count from the first byte of its first element.
@@ -131,7 +131,7 @@ pub struct Comparison {
     pub passed: bool,
     pub elements: u64,
     pub failed: u64,
-    /// True if `required_matched_ratio` allows as many elements to differ as failed. It never allows a NaN or an
+    /// True if no more elements failed than `required_matched_ratio` allows. The ratio never allows a NaN or an
     /// infinity in the wrong place.
     pub failures_allowed: bool,
     pub max_absolute_error: f64,
@@ -209,7 +209,7 @@ pub fn compare<'s>(
         let (mismatch, relative_l2) =
             evidence::gather(&mut feed, subject, rules, &comparison, shown_position)?;
         if exact {
-            // The first pass does not compute the norms of exact types.
+            // The first pass does not compute the norms of exact types, so those of the second pass are used.
             comparison.relative_l2 = relative_l2;
             comparison.worst_chunk_l2 = relative_l2;
         }
@@ -226,7 +226,7 @@ pub(super) fn is_exact(dtype: DType) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ElementVerdict {
     pub(super) fails: bool,
-    /// True if it fails because of a NaN or an infinity. No ratio allows such a failure.
+    /// True if the element fails because of a NaN or an infinity. No ratio allows such a failure.
     pub(super) not_finite: bool,
 }
 

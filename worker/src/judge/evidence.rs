@@ -88,8 +88,8 @@ impl BadElements {
         self.first.truncate(MAX_LISTED);
     }
 
-    /// The pattern is exact: `Tail` and `FromRow` mean that every element from that position on is bad and none before
-    /// it.
+    /// Returns the pattern of the bad elements. The pattern is exact: `Tail` and `FromRow` mean that every element from
+    /// that position on is bad and none before it.
     fn pattern(&self, shape: &[u64], elements: u64) -> Pattern {
         let Some(&from) = self.first.first() else {
             return Pattern::Scattered;

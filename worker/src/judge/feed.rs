@@ -57,7 +57,7 @@ impl<'s> Feed<'s> {
     ) -> Result<(), CompareError> {
         let limit = (self.tiles[0].len() / self.size) as u64;
         for tile in self.walk.tiles(limit) {
-            // Bounded by the buffer's length.
+            // This is at most the buffer's length.
             let length = to_index(tile.elements()) * self.size;
             for index in 0..2 {
                 let (source, side) = &mut self.sources[index];

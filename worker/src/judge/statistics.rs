@@ -49,9 +49,9 @@ const MIN_TO_TRIM: usize = 10;
 /// meant to contain the true value in 95 % of all cases, even if runners are added until it is narrow. With one runner
 /// it is unbounded. `None` without figures, or if a figure is not positive and finite.
 ///
-/// With `MIN_TO_TRIM` runners or more, it is a trimmed mean with the interval of Tukey and McLaughlin: of n figures, the
-/// h = n - 2 inner ones are averaged, and the half-width is `t(h - 1) · s · √n / h`, where s is the standard deviation
-/// of all figures after the two outer ones are replaced by their neighbours.
+/// With `MIN_TO_TRIM` runners or more, it is a trimmed mean with the interval of Tukey and McLaughlin: of n figures,
+/// the h = n - 2 inner ones are averaged, and the half-width is `t(h - 1) · s · √n / h`, where s is the standard
+/// deviation of all figures after the two outer ones are replaced by their neighbours.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
@@ -107,8 +107,8 @@ pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
 /// The 98.75 % quantile of Student's distribution; `None` for 0 degrees of freedom.
 ///
 /// A 95 % interval of a fixed number of runners needs the 97.5 % quantile. But runners are added only until the
-/// interval is narrow, so the series may stop because a few runners agree by chance. With the 97.5 % quantile, intervals
-/// would then be too narrow.
+/// interval is narrow, so the series may stop because a few runners agree by chance. With the 97.5 % quantile,
+/// intervals would then be too narrow.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         25.452, 6.205, 4.177, 3.495, 3.163, 2.969, 2.841, 2.752, 2.685, 2.634, 2.593, 2.560, 2.533, 2.510,
@@ -284,7 +284,7 @@ mod tests {
         let after = over_runners(&figures).expect("positive");
         assert!((after.value / before.value - 1.0).abs() < 0.001, "{before:?} {after:?}");
         assert!(half_width(&after) < 1.3 * half_width(&before), "{before:?} {after:?}");
-        // With fewer runners, it cannot be told from a difference between processes.
+        // With fewer runners, the disturbed one cannot be told from a difference between processes.
         assert!(0.1 < half_width(&over_runners(&figures[..9]).expect("positive")));
     }
 

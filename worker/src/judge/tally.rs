@@ -1,8 +1,8 @@
-//! The first pass over two tensors, with the counts, the largest errors and the L2 norms (also of stretches of elements)
-//! that decide the verdict.
+//! The first pass over two tensors, with the counts, the largest errors and the L2 norms (also of stretches of
+//! elements) that decide the verdict.
 //!
-//! It goes block by block. A block is examined element by element if it has a failure, a value that is not finite, a new
-//! largest error, squares too small or too large for f64, or integers or bools that differ or have to be negated.
+//! It goes block by block. A block is examined element by element if it has a failure, a value that is not finite, a
+//! new largest error, squares too small or too large for f64, or integers or bools that differ or have to be negated.
 //! `compare` judges an element, and `kernel` contains the hot loop.
 
 use opt_shared::settings::Nonfinite;
@@ -38,7 +38,7 @@ struct Records {
 }
 
 impl Records {
-    /// Takes one error. Returns true if it is the largest absolute error so far.
+    /// Records one error. Returns true if it is the largest absolute error so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
         // Most elements of a failing block set no record, so dividing only here is faster.

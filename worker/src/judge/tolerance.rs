@@ -14,8 +14,8 @@ const FP8_MATCHED_RATIO: f64 = 0.99;
 /// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
-/// The largest share of a small change that a kernel may leave undone, in relative L2 error. Outputs for new inputs are
-/// compared with twice the tolerance. A kernel that leaves out 4 % of its work makes twice this error.
+/// The largest share of a small change that a kernel may leave undone, as a relative L2 error. Outputs for new inputs
+/// are compared with twice the tolerance, which is the error of a kernel that leaves out 4 % of its work.
 const LARGEST_SHARE_UNDONE: f64 = 0.1;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,10 +24,11 @@ pub struct Tolerance {
     /// Share of elements that must pass. It tolerates finite errors only: a NaN or an infinity in the wrong place
     /// always fails.
     pub required_matched_ratio: f64,
-    /// The largest relative L2 error of each part of the output; `None` if it is that of the whole output.
+    /// The largest relative L2 error of each part of the output; `None` if the limit for the whole output applies to
+    /// each part.
     pub part_l2: Option<f64>,
-    /// The least share of a change that a timed call must make; `None` if the norms bound what is left undone, or if the
-    /// change is smaller than the error of rounding.
+    /// The least share of a change that a timed call must make; `None` if the norms bound what is left undone, or if
+    /// the change is smaller than the error of rounding.
     pub least_share: Option<f64>,
 }
 
@@ -79,11 +80,12 @@ impl Tolerance {
         Self { used, required_matched_ratio, part_l2: None, least_share: None }
     }
 
-    /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves it
-    /// as it was. `rel_l2` is at most a tenth of that error, but not lowered below the error of rounding. The bound of
-    /// each part stays, because changes may be smaller in some parts. The profiles that bound no norm are not changed.
+    /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves
+    /// the argument as it was. If `rel_l2` exceeds a tenth of that error, it is lowered to this tenth, but not below
+    /// the rounding error. The bound of each part stays the same, because changes may be smaller in some parts.
+    /// Profiles that bound no norm are not changed.
     ///
-    /// Let u be `unchanged` and r the error of rounding. If u/10 is smaller than r, twice `rel_l2` hardly bounds what a
+    /// Let u be `unchanged` and r the rounding error. If u/10 is smaller than r, twice `rel_l2` hardly bounds what a
     /// timed call leaves undone. Such a call must therefore make at least 1 − r/u of the change. Correct kernels that
     /// round differently, for example once instead of twice, made at least 0.58 of changes with u = 1.5 r, 0.69 with 2
     /// r and 0.9 with 8 r.
@@ -124,8 +126,8 @@ fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
 }
 
-/// The largest relative error of rounding to a type. The relative L2 error of a tensor whose elements were rounded twice
-/// instead of once is smaller.
+/// The largest relative error of rounding to a type. The relative L2 error of a tensor whose elements were rounded
+/// twice instead of once is smaller.
 fn rounding(dtype: DType) -> f64 {
     let bits_of_precision = match part(dtype) {
         DType::Float64 => 53,

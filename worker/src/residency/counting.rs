@@ -1,6 +1,6 @@
 //! A device for tests that has no memory and copies nothing. It counts bytes, and records allocations and uploads.
 //!
-//! A copy ends when somebody waits for it, or at a random time that depends on a seed.
+//! A copy ends when the caller waits for it, or earlier, at a random time that depends on a seed.
 
 use std::collections::VecDeque;
 

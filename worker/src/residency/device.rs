@@ -1,7 +1,7 @@
 //! The interface of a device on which bytes are placed. The rest of `residency` uses devices only through this trait.
 //!
-//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, while its caller goes
-//! on. It keeps its own high-water marks, against which tests check the ledger.
+//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, while its caller
+//! continues. It keeps its own high-water marks, against which tests check the ledger.
 
 use std::io;
 
@@ -22,8 +22,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// The same memory, for other contents of this many bytes. Rounded up to whole grains, they must still take `placed`
-    /// bytes.
+    /// Reuses the memory for contents of another size. `bytes`, rounded up to whole grains, must still equal `placed`.
     #[must_use]
     pub const fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
@@ -89,12 +88,13 @@ pub enum DeviceError {
 
 /// Memory in which bytes are placed: the memory of a card, or host memory used in the same way.
 pub trait Device {
-    /// Host memory that the device copies from and to. The host may use it only while no copy does.
+    /// Host memory that the device copies from and to. The host may use it only while no copy uses it.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;
 
     fn name(&self) -> &'static str;
 
-    /// In a thread other than the one that created the device, call this before anything else.
+    /// Makes the device usable in the current thread. In a thread other than the one that created the device, this must
+    /// be the first call.
     fn enter_thread(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -109,7 +109,7 @@ pub trait Device {
     /// `NoPlace` if no free range is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
-    /// Returns true if releasing memory may wait for a running kernel. Allocating memory and copying do not.
+    /// Returns true if releasing memory may wait for a running kernel. Allocations and copies never wait for one.
     fn release_waits_for_kernels(&self) -> bool {
         false
     }

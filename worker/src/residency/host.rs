@@ -39,7 +39,7 @@ pub struct HostDevice {
     placed: BTreeMap<u64, Placed>,
     /// The last event on the queue.
     queued: Event,
-    /// The last completed event that this thread knows of.
+    /// The last event whose completion was received from the copier.
     done: Event,
     /// The number of queued copies that hold a slot.
     lent: u64,
@@ -86,8 +86,8 @@ impl HostDevice {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
-    /// Creates an arena with as many addresses as bytes of capacity, so that touching all of them cannot use more. In
-    /// exchange, an allocation may fail because no free range is large enough.
+    /// Creates an arena with as many addresses as bytes of capacity. A process that touches every address then uses no
+    /// more than the capacity. In exchange, an allocation may fail because no free range is large enough.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }
@@ -125,7 +125,8 @@ impl HostDevice {
         })
     }
 
-    /// Returns a descriptor of the arena that can only be read and mapped for reading. A buffer lies at its address.
+    /// Returns a descriptor of the arena that can only be read and mapped for reading. A buffer's address is its offset
+    /// in the arena.
     pub fn reader(&self) -> Result<File, DeviceError> {
         File::open(format!("/proc/self/fd/{}", self.arena.as_raw_fd()))
             .map_err(|source| failed("opening the arena for reading", source))

@@ -36,7 +36,8 @@ pub struct Load<'a, K> {
     pub tensors: &'a [usize],
     /// Buffers to allocate after all tensors are resident.
     pub after: &'a [(Kind, Bytes)],
-    /// The uses that end with this load: one for each key. A storage that the load itself uses stays resident.
+    /// The uses that end with this load: one for each occurrence of a key. A storage that the load itself uses stays
+    /// resident.
     pub instead_of: &'a [K],
 }
 

@@ -17,12 +17,12 @@ use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
 use super::timeout::Timeout;
 
-/// A stop usually takes microseconds. For this long, the worker's thread yields between two checks. After that, it
-/// sleeps for `STOP_PAUSE`.
+/// How long the worker's thread yields between two checks for a stop, which usually takes microseconds. After that, it
+/// sleeps for `STOP_PAUSE` between checks.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
-/// The longest time that one such sleep counts for. Without this bound, a suspension of the machine would use up the
-/// timeout at once.
+/// The longest time for which one such sleep counts towards the timeout. Without this bound, a suspension of the
+/// machine would use up the timeout at once.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,11 +123,11 @@ impl RunnerHandle {
     /// longer advances.
     ///
     /// Afterwards, the runner executes none of its own code. But Linux reports a stop just before it switches away from
-    /// the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
+    /// the thread. If that switch is preempted, the clock may still advance by the microseconds that the switch takes.
     ///
-    /// A system call that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is returned. Time
-    /// for which the machine was suspended does not count, and time for which the runner waited for a CPU extends the
-    /// timeout, up to a bound.
+    /// A system call that only SIGKILL can interrupt delays the stop. If the runner has not stopped after `timeout`,
+    /// returns `WouldNotStop`. Time for which the machine was suspended does not count, and time for which the runner
+    /// waited for a CPU extends the timeout, up to a bound.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -139,8 +139,8 @@ impl RunnerHandle {
         // The loop polls, because a wait with a time limit would need a handler of SIGCHLD, and a stop takes only
         // microseconds.
         loop {
-            // A process that has ended can still be signalled, but a wait for its stop would fail with ECHILD. So look
-            // for its end first.
+            // A process that has ended can still be signalled, but a wait for its stop would fail with ECHILD. So check
+            // first whether it has ended.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
@@ -257,7 +257,7 @@ impl RunnerHandle {
         start_time_in(&stat).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
     }
 
-    /// Returns false if there is no process left to signal.
+    /// Sends a signal. Returns false if there is no process left to signal.
     fn signal(&self, signal: Signal, action: &'static str) -> Result<bool, HandleError> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) => Ok(true),

@@ -3,8 +3,8 @@
 //!
 //! They are not exported under a fuzzer or Miri, because AddressSanitizer and Miri have their own.
 //!
-//! Nothing is recorded before [`note_refusals_in`] is called. `build.rs` must list each of these names, to have it
-//! exported.
+//! Nothing is recorded before [`note_refusals_in`] is called. `build.rs` must list each of these functions, so that the
+//! linker exports it.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// The location of the largest refused size; null until it is set.
 static NOTE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// Stores in `note`, from now on, the largest size in bytes that was refused for lack of memory.
+/// From now on, stores in `note` the largest size, in bytes, that was refused for lack of memory.
 pub fn note_refusals_in(note: &'static AtomicU64) {
     NOTE.store(ptr::from_ref(note).cast_mut(), Ordering::Release);
 }

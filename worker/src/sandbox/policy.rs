@@ -1,7 +1,7 @@
 //! Turns a plan's limits into the confinement that a runner's or a compiler's process applies to itself.
 //!
-//! Memory limits from this module are added to the memory that the process uses when it locks down, which only the
-//! process itself knows (`add_present_usage`).
+//! The memory limits from this module do not include the memory that a process already uses when it locks down. Only
+//! the process itself can measure that amount, and adds it (`add_present_usage`).
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const TASKS_PER_THREAD: u32 = 4;
 /// The largest number of processes of a compiler: a driver, its subprocesses, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
-/// For how long a count of root's tasks is used.
+/// How long a count of root's tasks is reused.
 const RECOUNT: Duration = Duration::from_secs(1);
 /// The number of runners of one worker that can have different user numbers at the same time.
 const USERS_PER_WORKER: u32 = 64;
@@ -61,8 +61,8 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // This limit also applies to the standard streams, sealed memfds of half this size. A write beyond their end
-            // fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
+            // This limit also applies to the standard streams, sealed memfds of half this size. A write beyond their
+            // end fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
             file_size: streams::size_for(limits.output).saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
@@ -144,7 +144,7 @@ fn without_links<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<Path
     paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
 }
 
-/// A zygote may make a copy for the next runner after the tasks were counted.
+/// The number of copies that a zygote may make, for the next runner, after the tasks were counted.
 const COPIES_AHEAD: u32 = 1;
 
 /// A limit of `own` tasks in addition to those that this user has now. Tasks that the user starts later use up the
@@ -153,9 +153,10 @@ pub(crate) fn process_limit(own: u32) -> ProcessLimit {
     ProcessLimit { own, other_tasks: user_tasks().saturating_add(COPIES_AHEAD) }
 }
 
-/// Threads and processes of this user, because RLIMIT_NPROC counts them all. As root, they are counted again only after
-/// `RECOUNT`: counting takes milliseconds on a machine with many processes, and the limit depends on it only in a container
-/// whose root is not the host's. Otherwise, Linux exempts root, or the runner has a user of its own.
+/// Returns the number of threads and processes of this user, all of which RLIMIT_NPROC counts. For root, a count is
+/// reused for `RECOUNT`, because counting takes milliseconds on a machine with many processes, and the limit rarely
+/// depends on it: only in a container whose root is not the host's. Otherwise, Linux exempts root, or the runner has a
+/// user of its own.
 fn user_tasks() -> u32 {
     thread_local! {
         static COUNTED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };

@@ -28,7 +28,7 @@ pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), 
         },
     };
     let attributes = SchedulingAttributes { size: SIZE_OF_ATTRIBUTES, ..attributes };
-    // SAFETY: the structure is as long as it says, lives until the call returns, and is only read.
+    // SAFETY: the structure has the length that its `size` states, lives until the call returns, and is only read.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) };
     if result == 0 {
         return Ok(());

@@ -35,8 +35,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces need a user namespace. It has no id maps: permissions stay the same,
-        // and exec drops the capabilities.
+        // Without privileges, the other namespaces need a user namespace. It has no id maps, so permissions stay the
+        // same, and exec drops the capabilities.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -92,7 +92,7 @@ const EXEC_FAILED: c_int = 127;
 /// One more than the highest signal number of Linux.
 const SIGNAL_END: c_int = 65;
 
-/// Everything that the child needs. It is prepared before the clone, because the child must not allocate.
+/// The data that the child uses. It is prepared before the clone, because the child must not allocate.
 struct ChildPlan<'a> {
     executable: RawFd,
     arguments: &'a [*const c_char],
@@ -106,7 +106,7 @@ struct ChildPlan<'a> {
     default_action: &'a libc::sigaction,
 }
 
-/// Starts `executable` with the descriptors in `inherited`, each at the given number. Before Linux 5.9, the runner also
+/// Starts `executable` with the descriptors in `inherited`, each at its given number. Before Linux 5.9, the runner also
 /// inherits descriptors that are not close-on-exec.
 ///
 /// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as
@@ -350,7 +350,7 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
 }
 
 /// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded, or that
-/// the child was killed before it; then the handle shows the death.
+/// the child was killed before exec; the runner's handle then reports the death.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {

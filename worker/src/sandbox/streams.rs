@@ -1,5 +1,5 @@
-//! Standard output and standard error of runners, compilers and zygotes: small memfds whose size is sealed. Excess output neither blocks the candidate nor fills memory:
-//! writes beyond the size fail, and their bytes are lost.
+//! Standard output and standard error of runners, compilers and zygotes: small memfds whose size is sealed. Excess
+//! output neither blocks the candidate nor fills memory: writes beyond the size fail, and their bytes are lost.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -33,8 +33,8 @@ impl Stream {
         Bytes::new(self.size)
     }
 
-    /// Bytes written so far, read from the position of the shared file description. A hostile writer may have moved it,
-    /// so it is clamped to the size before use.
+    /// The number of bytes written so far, read from the position of the shared file description. A hostile writer may
+    /// have moved the position, so the number is clamped to the size.
     fn written(&self) -> u64 {
         rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
     }

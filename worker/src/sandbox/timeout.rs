@@ -18,7 +18,7 @@ pub(crate) struct Timeout {
     spent: Duration,
     /// The end of the last wait.
     since: Instant,
-    /// The time for which the process had waited for a CPU when that figure was first read.
+    /// The time for which the process had waited for a CPU at the first reading of that figure.
     queued_before: Option<Duration>,
     /// The sum of the waits after which the process was found stopped by another process.
     stopped: Duration,
@@ -29,18 +29,18 @@ pub(crate) struct Timeout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopScope {
     Process,
-    /// The process and its descendants, such as the cc1 of a cc. Only for processes that run no code of a candidate,
-    /// which could stop its own children.
+    /// The process and its descendants, such as the cc1 of a cc. Not for processes that run a candidate's code, because
+    /// that code could stop its own children.
     Tree,
 }
 
-/// For this long, waits for a process that another process has stopped do not count. After that, they count like any
+/// While another process has stopped the process, waits of up to this total do not count. Later ones count like any
 /// other.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest wait after which the process is checked for a stop. A shorter wait may be part of a timed block, which
 /// a check would disturb.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
-/// Once this many processes of a tree are known, no more are looked for. A compiler is allowed far fewer.
+/// The search for the processes of a tree ends at this number. A compiler is allowed far fewer.
 const MAX_TREE: usize = 1024;
 
 impl Timeout {

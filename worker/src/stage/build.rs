@@ -39,7 +39,7 @@ use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
-/// Appended to the detail of a build that Linux may have refused a process.
+/// Appended to the detail of a build to which Linux may have refused a process.
 const TASKS_REFUSED: &str =
     "meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)";
 /// The largest file that a compiler may write, as a multiple of the largest artifact.
@@ -60,7 +60,8 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let scratch = Scratch::create(&task.scratch, lease);
-    // Dropping `scratch` removes the build's files. The room is measured before that, as the build saw it.
+    // Dropping `scratch` removes the build's files. The room is measured before that, so that it is the room during the
+    // build.
     let built = match &scratch {
         Ok(scratch) => build_in(scratch, link, lease, task, head),
         Err(_) => Ok(Built::default()),
@@ -88,7 +89,7 @@ fn build_in(
     let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
     let recipe = toolchain::of(task.source.language).recipe(task, &folders);
     if let Recipe::Run(_) = &recipe {
-        // A candidate without sources has no file that would make the folder.
+        // Copying the files makes the folder, but a candidate without sources has no files.
         make_folder(&folders.work()).map_err(file("making the folder", &folders.work()))?;
     }
     let built_from = match recipe {
@@ -132,8 +133,8 @@ fn build_in(
     Ok(built)
 }
 
-/// The status of a candidate with a file that cannot be read. The file may be readable later, so the candidate is to
-/// blame only for a link.
+/// The status of a candidate one of whose files cannot be read. The candidate is to blame only if the file is a
+/// misleading link, because any other file may be readable later.
 fn status_if_unread(error: &std::io::Error) -> Status {
     if kernel_files::is_misleading_link(error) { Status::CompileError } else { Status::InfraError }
 }
@@ -305,7 +306,8 @@ fn compile(
             (Status::InfraError, format!("{compiler} exited with code {code}; {TASKS_REFUSED}"))
         }
         (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
-            // A full disk would repeat itself, and its message may be in the part that was cut off.
+            // If the disk may have been full, a repeated build could fail in the same way although the source is
+            // correct: the message about the disk may be in the part that was cut off.
             if least_room.is_some_and(|room| is_plenty(room, spec.largest_file)) {
                 built.unexplained = Some(digest(&log, folders.scratch));
             }
@@ -322,7 +324,7 @@ fn compile(
             (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
         }
     };
-    // Only the supervisor's evidence counts here: a build that runs its source can print any text.
+    // Only the supervisor's evidence (`tasks_refused`) counts here: a build that runs its source can print any text.
     if tasks_refused && head.status == Status::InfraError {
         head.room.get_or_insert_default().pids = Some(0);
     }

@@ -67,7 +67,7 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
                 Status::RuntimeError,
                 format!("{what} claimed not to support this entry, which passed verification: {text}"),
             ),
-            // Like other outputs that were right in verification.
+            // The output was right in verification, so the candidate is not deterministic.
             Status::IncorrectNumerical if is_timed => {
                 verdict(Status::Nondeterministic, format!("verified, then wrong in {what}: {text}"))
             }
@@ -87,8 +87,8 @@ fn named(raised: &str) -> Option<(Status, &str)> {
 }
 
 /// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
-/// says so. A candidate that does not run on the emulated device could only have forged such a text, so it does not
-/// count.
+/// refuses it. If the candidate does not run on the emulated device, it must have forged such a text, so the text does
+/// not count.
 pub(crate) fn device_lacks_a_feature(launcher: Launcher, detail: &str) -> bool {
     (launcher.has_cuda_runtime() || launcher == Launcher::Kernel) && detail.contains("the emulated device")
 }
@@ -115,8 +115,8 @@ const NAMED: [(&str, Status); 11] = [
     ("opt.Unsupported: ", Status::Unsupported),
 ];
 
-/// Returns true if a candidate may end like this because it was refused a process or thread. Such a refusal does not
-/// explain wrong outputs or stray writes.
+/// Returns true if a refused process or thread may explain this status. It does not explain wrong outputs or stray
+/// writes.
 pub(crate) fn may_be_a_refused_task(status: Status) -> bool {
     matches!(status, Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout)
 }
@@ -134,17 +134,17 @@ pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bo
     EntryFailure { status: Status::InfraError, detail, ..failure }
 }
 
-/// Returns `failure`, or one that blames the capture if the capture is damaged, as the file's identity and CRCs
-/// show. A file that is damaged or being overwritten can cause nearly every failure: a scatter with wrong indices leaves
-/// elements unwritten, or writes beside its output. If the machine lacks the resources for this check, the host is to
-/// blame. `elsewhere` checks other captures that the call used.
+/// Returns `failure`, or a failure that blames the capture if the file's identity and CRCs show that the capture is
+/// damaged. A file that is damaged or being overwritten can cause nearly every failure: a scatter with wrong indices
+/// leaves elements unwritten, or writes beside its output. If the machine lacks the resources for this check, the host
+/// is to blame. `elsewhere` checks other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // A candidate usually decides by the shapes whether it supports an entry, and a capture that cannot be read is
-    // already to blame.
+    // No check is needed: a candidate usually decides by the shapes whether it supports an entry, and a capture that
+    // cannot be read is already to blame.
     if matches!(failure.status, Status::Unsupported | Status::CaptureError) {
         return Ok(failure);
     }

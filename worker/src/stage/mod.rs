@@ -20,14 +20,14 @@ pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 /// captured bytes were verified so far, or timed in the current batch (0 in a replay).
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// Returns a runner's end; `None` if it has no signal, no exit code and no output.
+/// Returns a runner's end; `None` if the end has no signal, no exit code and no output.
 pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
     let has_output = !end.stderr_tail.is_empty() || !end.stdout_tail.is_empty();
     (end.signal.is_some() || end.exit_code.is_some() || has_output).then_some(end)
 }
 
-/// Returns what a runner has printed, if it was still alive when its candidate failed. The worker has then ended it, so
-/// its signal says nothing. `None` if it has printed nothing.
+/// Returns what a runner printed, without its signal and exit code. Used if the runner was still alive when its
+/// candidate failed: the worker then ended it, so the signal says nothing. `None` if the runner printed nothing.
 pub(crate) fn printed(end: RunnerEnd) -> Option<RunnerEnd> {
     informative_end(RunnerEnd { signal: None, exit_code: None, unknown_sender: false, ..end })
 }

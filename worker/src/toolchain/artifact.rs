@@ -23,8 +23,8 @@ pub(crate) enum Kept {
     },
 }
 
-/// Opens a file that a build has written. Returns `None` if it cannot be opened or is not a regular file: a build that
-/// runs its source could leave a link to a file that only the worker can read.
+/// Opens a file that a build has written. Returns `None` if it cannot be opened or is not a regular file. Links are
+/// refused, because a build that runs its source could leave a link to a file that only the worker can read.
 pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_SYMLINKS;
@@ -37,7 +37,7 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Copies an artifact of at most `limit` to the folder, atomically, even if it contains the same bytes already.
+/// Copies an artifact of at most `limit` to the folder, atomically, even if the folder already contains the same bytes.
 /// `source_path` is for messages.
 pub(crate) fn keep(
     source: fs::File,

@@ -70,7 +70,7 @@ pub(crate) struct CompilerSpec<'a> {
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
-    /// True if a control group above the compiler's own refused a process or thread meanwhile.
+    /// True if a control group above the compiler's own refused a process or thread while the compiler ran.
     pub(crate) tasks_refused: bool,
     /// The beginning of the output. If `is_truncated` is true, more may have followed.
     pub(crate) log: String,

@@ -71,8 +71,8 @@ fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true for a line that may follow the report of a failure, such as a part of the source (`   12 | }` and `
-/// | ^`).
+/// Returns true for a line that may follow the report of a failure, such as an excerpt of the source (`12 | }`) or the
+/// line below it that marks the place (`| ^`).
 fn is_epilogue(line: &str) -> bool {
     let line = line.trim();
     let is_excerpt = line
@@ -96,9 +96,10 @@ fn own_program(line: &str) -> Option<&str> {
     is_of_a_compiler.then_some("cc")
 }
 
-/// Returns true if the compiler found a mistake in the source, because then the build fails whatever else happened. A
-/// source can make a compiler print any line (`#pragma message "\ncc: …"`), so lines about the machine count only
-/// without such a mistake. A correct source would gain nothing by faking them.
+/// Returns true if the compiler found a mistake in the source. The build then fails whatever else happened.
+///
+/// A source can make a compiler print any line (`#pragma message "\ncc: …"`), so lines about the machine count only if
+/// there is no such mistake. A correct source would gain nothing by faking lines about the machine.
 pub(crate) fn blames_the_source(log: &str) -> bool {
     log.lines().any(|line| {
         ["error: ", "Error: "].iter().any(|severity| located(line, severity).is_some())
@@ -171,9 +172,11 @@ const RESOURCES: [&str; 7] = [
 ];
 
 /// Returns the resource that the compiler reports as missing, at the end of a line in which a program reports its own
-/// failure: a line that begins with the program's name (`cc: …`), a fatal error of gcc, located where gcc stopped
-/// reading (`k.c:9:1: fatal error: error writing to …`), a fatal error of the assembler (`/tmp/k.s: Fatal error: can't
-/// write …`), or gcc's message about a temporary file.
+/// failure. Such a line is one of these:
+/// - a line that begins with the program's name (`cc: …`);
+/// - a fatal error of gcc, located where gcc stopped reading (`k.c:9:1: fatal error: error writing to …`);
+/// - a fatal error of the assembler (`/tmp/k.s: Fatal error: can't write …`);
+/// - gcc's message about a temporary file.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     let resource = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);

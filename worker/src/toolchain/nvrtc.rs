@@ -1,8 +1,8 @@
 //! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
-//! NVRTC produces machine code for the run's card. For the emulated device, both produce PTX, as nvcc and older versions
-//! of NVRTC do for a card. A flag can name another architecture.
+//! NVRTC produces machine code for the run's card; nvcc and older versions of NVRTC produce PTX for it. For the
+//! emulated device, both compilers produce PTX. A flag can name another architecture.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,7 +32,7 @@ const LIBRARY: &str = "libnvrtc.so";
 /// The name of the header folder, which is beside the library's folder.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
-/// The part of an artifact in which its compiler's version is looked for, in bytes.
+/// The number of bytes at the start of an artifact that are searched for its compiler's version.
 const SEARCHED: u64 = 4 << 20;
 /// Subfolders that may contain nvcc.
 const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
@@ -99,8 +99,8 @@ impl Toolchain for Nvrtc {
     }
 }
 
-/// nvcc passes names in double quotes to a shell. Returns why the sources cannot be compiled if a shell would change a
-/// name.
+/// Returns why the sources cannot be compiled, if a shell would change one of their names: nvcc passes names in double
+/// quotes to a shell.
 pub(super) fn name_that_a_shell_changes(files: &KernelFiles) -> Option<String> {
     let is_changed = |file: &&KernelFile| {
         let name = file.relative.as_os_str().as_encoded_bytes();
@@ -149,7 +149,7 @@ enum Compiler {
 }
 
 impl Compiler {
-    /// True for NVRTC of CUDA 12 or later, which knows targets such as `sm_90a`, and whose PTX may be too new for a
+    /// True for NVRTC of CUDA 12 or later, which supports targets such as `sm_90a`, and whose PTX may be too new for a
     /// card's driver. False for nvcc and for older versions of NVRTC, which build PTX by default.
     fn builds_machine_code(&self) -> bool {
         const FIRST: u32 = 12;

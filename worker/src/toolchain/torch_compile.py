@@ -1,8 +1,8 @@
 """Compiles the calls of a recorded function ahead of time, each to a shared library that runs without Python.
 
 Argument: a JSON file with `function`, `calls` (each with `key`, `call` and `tensors`), `threads`, `folders` (from which
-modules are imported), `cxx` and `output`. The compiler is the one that `torch.compile` uses. Each call
-is compiled for its own shapes.
+modules are imported), `cxx` and `output`. The compiler is the one that `torch.compile` uses. Each call is compiled for
+its own shapes.
 """
 
 import json

@@ -1,6 +1,6 @@
 //! The recorded function, compiled ahead of time by the PyTorch of the plan's interpreter.
 //!
-//! `torch.compile` starts compilers from the process that makes the calls. A runner must not start any, so a build
+//! `torch.compile` starts compilers from the process that makes the calls, but a runner must not start any. So a build
 //! compiles each different call of the job to a shared library, with the same compiler (AOTInductor). Runners load
 //! these libraries.
 

@@ -1,7 +1,7 @@
 //! Triton kernels for a device, compiled ahead of time by the Triton of the plan's interpreter.
 //!
-//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and
-//! the number of warps follows from the size of their blocks. The result is PTX that is launched like any other.
+//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry. The
+//! number of warps follows from the size of the launches' blocks. The result is PTX that is launched like any other.
 
 use std::collections::BTreeMap;
 use std::fs;

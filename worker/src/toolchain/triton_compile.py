@@ -2,9 +2,11 @@
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
 `shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute
-capability, such as 90, or null for the emulated device). A launch knows nothing about Triton, so the PTX is changed in
-three ways: shared memory gets its size if it fits into static memory, parameters that Triton adds and the kernel does
-not use are removed, and positions in inlined functions are replaced by the positions of the calls.
+capability, such as 90, or null for the emulated device).
+
+A launch has no support for Triton's conventions, so the PTX is changed in three ways: shared memory gets its size if it
+fits into static memory, parameters that Triton adds and the kernel does not use are removed, and positions in inlined
+functions are replaced by the positions of the calls.
 """
 
 import ast
@@ -53,7 +55,7 @@ def unwrap(kernel, name, warps):
 
 
 def literal(text):
-    """Returns the value of a Python literal, or the text itself if it is none."""
+    """Returns the value of a Python literal, or the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -63,8 +63,8 @@ fn is_infinite(number: &Number) -> bool {
     !is_nan(number) && number.parts().any(f64::is_infinite)
 }
 
-/// The stride of each axis: dense strides for axes in this order, the fastest first, multiplied by `stretch`. One axis
-/// may be expanded (stride 0).
+/// Returns the stride of each axis. The strides are dense for axes in this order, the fastest first, and are multiplied
+/// by `stretch`. One axis may be expanded (stride 0).
 fn strides(shape: &[u64], order: &[usize], stretch: u64, expanded: Option<usize>) -> Vec<u64> {
     let mut stride = vec![0; shape.len()];
     let mut next = stretch;

@@ -3,7 +3,7 @@
 //! Owns the hidden command and its three parts:
 //! - `confine` starts a process in a candidate's sandbox, compares the results of its attempts with the expected ones,
 //!   and prints one line per protection.
-//! - `attempt` is that process.
+//! - `attempt` is the process that `confine` starts.
 //! - `fill` waits for a byte, fills the requested memory, and keeps it until another byte comes or its input ends.
 //!
 //! None of them runs foreign code. The caller decides what a missing protection means.

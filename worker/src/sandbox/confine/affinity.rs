@@ -3,7 +3,7 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Requests all CPUs for a moment. Returns true if the process gets more than it had, or if this cannot be determined.
-/// Otherwise, requests of libraries for CPUs are harmless and need not be refused.
+/// If it returns false, requests of libraries for CPUs do no harm and need not be refused.
 pub(super) fn can_gain_cpus() -> bool {
     // Fails if the machine has more CPUs than a `CpuSet` can contain.
     let Ok(given) = sched_getaffinity(None) else { return true };

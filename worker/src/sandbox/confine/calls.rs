@@ -153,7 +153,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     for option in FCNTL_REFUSED {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }
-    // A message with an address could reach another socket. Without one, it can only use the inherited socket.
+    // With an address, a message could reach another socket. Without one, it can only go through the inherited socket.
     refused.when(table::SENDTO, &[(4, differs_wide(0))])?;
     // Zero means the calling process.
     refused.when(table::PRLIMIT64, &[(0, differs(0))])?;

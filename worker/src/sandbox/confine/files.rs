@@ -1,8 +1,8 @@
 //! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract
 //! sockets.
 //!
-//! The rules use every access right that both the running Linux and our Landlock library know, and Linux must enforce
-//! all of them. Protections that an older ABI lacks are reported as missing.
+//! The rules use every access right that both the running Linux and our Landlock library support, and Linux must
+//! enforce all of them. Protections that an older ABI lacks are reported as missing.
 
 use std::fs::File;
 use std::io;

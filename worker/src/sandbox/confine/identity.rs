@@ -28,7 +28,7 @@ pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineErr
         protections.extend(give_up_capabilities()?);
         return Ok(protections);
     }
-    // Otherwise, neither the worker nor the supervisor could stop or kill the process.
+    // Without CAP_KILL, neither the worker nor the supervisor could stop or kill a process of another user.
     if !rustix::thread::capabilities(None).is_ok_and(|it| it.effective.contains(CapabilitySet::KILL)) {
         let detail = "the worker lacks CAP_KILL, so it may not kill processes of another user";
         let mut protections = vec![protection("own_user", false, detail)];
@@ -72,7 +72,7 @@ fn change_user(id: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Empties this process's capability sets. `clear_bounding_set` says why exec cannot fill them again.
+/// Empties this process's capability sets. See `clear_bounding_set` for the reason why exec cannot fill them again.
 pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     clear_bounding_set()?;
     let _ = rustix::thread::clear_ambient_capability_set();
@@ -91,15 +91,15 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     )])
 }
 
-/// Clears the capabilities that exec could gain. Does nothing without CAP_SETPCAP: no_new_privs then prevents exec from
-/// gaining any.
+/// Clears the capabilities that exec could gain. Does nothing without CAP_SETPCAP: in that case, no_new_privs prevents
+/// exec from gaining any.
 fn clear_bounding_set() -> Result<(), ConfineError> {
     let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {
         return Ok(());
     }
     for capability in 0..CAPABILITY_END {
-        // SAFETY: plain integers. EINVAL marks the first capability that Linux does not know.
+        // SAFETY: plain integers. EINVAL marks the first capability that Linux does not have.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
             break;
         }

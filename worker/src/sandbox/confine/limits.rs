@@ -13,8 +13,8 @@ const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 /// The largest number of pending signals. Each uses memory inside Linux, and no program needs this many.
 const MAX_SIGNALS: u64 = 1024;
 
-/// Sets the limits of a process. A candidate is promised its memory, so it is an error if an inherited limit is lower:
-/// the candidate would be blamed for it.
+/// Sets the limits of a process. Fails if an inherited limit is lower than the memory that a candidate was promised;
+/// otherwise, the candidate would be blamed for running out of memory.
 pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Protection>, ConfineError> {
     if kind == SandboxKind::Candidate {
         for (resource, needed, limit) in [
@@ -54,8 +54,8 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
     Ok(protections)
 }
 
-/// Limits the number of processes. Call it after the process has changed its user: the user decides which processes the
-/// limit counts, and whether it has any effect.
+/// Limits the number of processes. Call this after the process has changed its user, because the user decides which
+/// processes the limit counts, and whether the limit has any effect.
 pub(super) fn limit_processes(
     limit: ProcessLimit,
     shares_user: bool,
@@ -86,8 +86,8 @@ pub(super) fn is_counted_separately() -> bool {
     )
 }
 
-/// Decides from the id map and the version of Linux. The id map is empty only in the user namespace that a runner is
-/// cloned into.
+/// The answer of `is_counted_separately`, from the id map and the version of Linux. The id map is empty only in the user
+/// namespace that a runner is cloned into.
 fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());

@@ -60,7 +60,7 @@ pub struct FileAccess {
     /// Files and folders that may be read: an interpreter's folders, or a compiler's include and library folders. They
     /// must exist.
     pub readable: Vec<PathBuf>,
-    /// Folders of which only the shared libraries may be read. They must exist.
+    /// Folders from which only the shared libraries may be read. They must exist.
     pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
@@ -75,8 +75,9 @@ pub struct FileAccess {
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. If the worker's own limit is lower, it applies. But a candidate's lock-down
-/// fails if the worker's limits do not allow the candidate's private memory (`data`), address space and processes.
+/// The values of both the hard and the soft limits. If the worker's own limit is lower, the lower one applies. But a
+/// candidate's lock-down fails if the worker's limits do not allow the candidate's private memory (`data`), address
+/// space and processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
@@ -105,11 +106,11 @@ pub struct ProcessLimit {
 /// The descriptors that a runner keeps, in addition to its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker: stream or seqpacket, because the hang-up tells a runner that its worker has ended, and
-    /// datagram sockets never hang up.
+    /// The socket to the worker. It is a stream or seqpacket socket, because a runner detects the end of its worker by
+    /// the hang-up, and datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
-    /// The library to load, opened for reading. The runner may open this file by the descriptor's path, whoever owns
-    /// it.
+    /// The library to load, opened for reading. The runner may open it again through the descriptor's path, even if the
+    /// file belongs to another user.
     pub artifact: Option<BorrowedFd<'a>>,
     /// Libraries that are loaded before the artifact, opened in the same way.
     pub libraries: &'a [BorrowedFd<'a>],
@@ -219,7 +220,7 @@ pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> 
 }
 
 pub(crate) fn threads() -> usize {
-    // Without /proc, threads cannot be counted. Callers have not started any yet.
+    // Without /proc, threads cannot be counted. The result is then 1, because callers have not started any yet.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 

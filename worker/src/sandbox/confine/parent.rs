@@ -12,7 +12,8 @@ use super::{ConfineError, protection};
 pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     match rustix::process::setsid() {
         Ok(_) => Ok(protection("session", true, "")),
-        // Linux refuses only the leader of a process group. If it leads its own session too, nothing is missing.
+        // Linux refuses only if this process leads a process group. If the process also leads its own session, nothing
+        // is missing.
         Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
             Ok(protection("session", true, "already its own"))
         }

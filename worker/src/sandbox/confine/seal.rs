@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use opt_shared::units::Bytes;
 
-/// The same number on both architectures, since Linux 6.10.
+/// The call's number, which is the same on both architectures. Linux has the call since 6.10.
 const SYS_MSEAL: libc::c_long = 462;
 
 /// Seals the whole pages of `length` bytes at `start`, until the process ends.

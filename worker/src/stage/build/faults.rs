@@ -17,8 +17,8 @@ const PLENTY_OF_INODES: u64 = 10_000;
 /// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
 ///
 /// A source can make a compiler print any line. So a reported fault does not count if there is proof that the candidate
-/// is to blame: a mistake that the compiler found in the source, or, if the disk is said to be full, plenty of room on
-/// it whenever it was checked. If the fault counts, the build is repeated.
+/// is to blame: either the compiler found a mistake in the source, or the compiler reported a full disk, but the disk
+/// had plenty of room whenever it was checked. If the fault counts, the build is repeated.
 pub(super) fn fault_of_the_machine(
     log: &str,
     least_room: Option<Room>,
@@ -49,10 +49,10 @@ pub(super) fn is_plenty(room: Room, largest_file: Bytes) -> bool {
         && room.inodes.is_none_or(|inodes| PLENTY_OF_INODES <= inodes)
 }
 
-/// Returns the status of a build whose compiler a signal has ended. The cause may be a lack of memory or a shutdown, so
-/// the build is repeated. But if the build runs the source, only SIGKILL may have come from the machine. The source can
-/// cause that too (Linux sends it to a process in seccomp's strict mode that makes a forbidden call), so the source is
-/// blamed if the repeated build ends in the same way (`Built::unexplained`).
+/// Returns the status of a build whose compiler was ended by a signal. The cause may be a lack of memory or a shutdown,
+/// so the build is repeated. But if the build runs the source, only SIGKILL may have come from the machine. The source
+/// can cause SIGKILL too (Linux sends it to a process in seccomp's strict mode that makes a forbidden call), so the
+/// source is blamed if the repeated build ends in the same way (`Built::unexplained`).
 pub(super) fn status_after_signal(runs_source: bool, signal: &str) -> Status {
     if runs_source && signal != "SIGKILL" { Status::CompileError } else { Status::InfraError }
 }

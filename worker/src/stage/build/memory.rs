@@ -24,8 +24,8 @@ pub(super) fn killed_for_memory(task: &BuildTask, what: &str) -> (Status, String
 }
 
 /// Returns how a build ended whose compiler reported that it was refused memory. `what` describes the refusal. If
-/// `may_be_forged`, the source may have made the compiler print this. The limits with which the run was started are then
-/// ignored, because otherwise a candidate could use them to escape the blame.
+/// `may_be_forged`, the source may have made the compiler print this. The limits with which the run was started are
+/// then ignored, because otherwise a candidate could use them to escape the blame.
 pub(super) fn refused_memory(task: &BuildTask, what: &str, may_be_forged: bool) -> (Status, String) {
     let memory = |resource, besides: Bytes| {
         getrlimit(resource).maximum.map(|most| Bytes::new(most).saturating_sub(besides))

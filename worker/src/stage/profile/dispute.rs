@@ -80,8 +80,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 
     /// Repeats the kept blocks in a fresh runner of the candidate, each once and in random order. Used if there is no
-    /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate did, or that its
-    /// results vary by themselves.
+    /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate reused some, or
+    /// that its results vary by themselves.
     pub(super) fn repeat_kept(
         &mut self,
         placed: &[B::Placed],
@@ -122,8 +122,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they
-/// are in place. Returns the reason if the side stopped.
+/// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes the block's inputs, unless
+/// they are already in place. Returns the reason if the side stopped.
 pub(super) fn repeat_block(
     context: &Context<'_>,
     side: &mut Side<'_>,

@@ -25,8 +25,8 @@ use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
 use crate::stage::failure::CallKind;
 
-/// The smallest number of calls of a warm-up, and its shortest time, unless the entry is late. One pair of slow calls is
-/// enough.
+/// The smallest number of calls of a warm-up, and its shortest time, unless the entry is late. One pair of slow calls
+/// is enough.
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// The warm-up of a screen. It fills the caches and shows how long a call takes.
@@ -68,7 +68,7 @@ pub(super) struct Timing {
     /// True if the entry needs no more blocks.
     pub(super) done: bool,
     converged: bool,
-    /// True if the interval was narrow, and left open whether the candidate is faster by `min_improvement`.
+    /// True if the interval was narrow, but did not show whether the candidate is faster by `min_improvement`.
     undecided: bool,
 }
 
@@ -134,7 +134,7 @@ impl Timing {
         let handoff = pairs.handoff(&self.samples, sides[CANDIDATE].session.clock().handoff());
         self.handoff = handoff.typical;
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
-        // If at least half of the pairs took no time, the others are exceptions.
+        // If at least half of the pairs took no time, the others are exceptions and are not used.
         let used =
             if timed.len() <= pairs.without_time { Vec::new() } else { counted_pairs(timed, least_clock) };
         // A runner without figures is replaced by another one.
@@ -180,7 +180,7 @@ impl Timing {
             self.done = true;
             return;
         }
-        // With fewer idle rounds, work in them could not be proved.
+        // An entry is not late before it has enough idle rounds for a proof of work in them.
         let late = profile.protocol == Protocol::Paired
             && self.samples.iter().all(|side| MIN_ROUNDS <= side.rounds.len())
             && is_late(self.spent, profile.entry_timeout, &self.samples);
@@ -195,9 +195,9 @@ impl Timing {
             || profile.entry_timeout <= self.spent;
     }
 
-    /// Returns true if the interval of the ratio does not tell whether the candidate is faster than the baseline by
-    /// `min_improvement`. The ranking of its job may then be unsettled, so more runners are worth their time: all that
-    /// are allowed, because stopping as soon as the interval tells would favour chance even more.
+    /// Returns true if the interval of the ratio does not show whether the candidate is faster than the baseline by
+    /// `min_improvement`. The ranking of its job may then be unsettled, so all runners that are allowed are used.
+    /// Stopping at the first clear interval would favour chance even more.
     fn is_undecided(&self, min_improvement: f64) -> bool {
         let least = 1.0 + min_improvement;
         self.samples.len() != 1
@@ -229,8 +229,8 @@ impl Timing {
         })
     }
 
-    /// Returns true if a screen says too little, because its blocks are short compared with a hand-off that it does
-    /// not know well. A full profile measures the hand-off better.
+    /// Returns true if a screen says too little, because its blocks are short compared with the hand-off, which is not
+    /// known well. A full profile measures the hand-off better.
     pub(super) fn is_vague(&self) -> bool {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }

@@ -2,8 +2,10 @@
 //!
 //! The hand-off is the part of a block's time in which the runner is woken and its report is received. It is measured
 //! twice: with empty blocks before the first call, to choose the number of calls in a block, and with the idle rounds
-//! among the timed blocks. The second is the one that timed blocks contain: on an idle machine, its median was 22 to 26
-//! us, and that of the first 15 to 17 us. The difference made a ratio of 2 appear as 1.98.
+//! among the timed blocks.
+//!
+//! Only the second measurement shows the hand-off that timed blocks contain. On an idle machine, its median was 22 to
+//! 26 us, and that of the first was 15 to 17 us. The difference made a ratio of 2 appear as 1.98.
 
 use std::time::Duration;
 
@@ -13,10 +15,10 @@ use crate::session::{IdleRound, MAX_HANDOFF, SessionError};
 /// The number of undisturbed idle rounds of each side that are needed to measure the hand-off.
 const MIN_AMONG: usize = 3;
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
-/// threads: a fiftieth of a block, as for blocks.
+/// threads. It is a fiftieth of a block, which is also the limit for blocks.
 const MAX_WAIT: Duration = Duration::from_micros(10);
-/// If the hand-off among the blocks is unknown, it differs by at most this factor from the one that was measured before
-/// them. (It was 1.5 times as long on one machine.)
+/// If the hand-off among the blocks is unknown, it is assumed to differ by at most this factor from the one that was
+/// measured before them. (It was 1.5 times as long on one machine.)
 const UNKNOWN_FACTOR: u32 = 2;
 
 /// The hand-off that is subtracted from every block of a pair of runners, and how long it may have been instead.
@@ -55,8 +57,7 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
 
 /// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among
 /// these blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no
-/// time. The result's `most` is bounded: it leaves at least half of the time that `typical` leaves of the shortest
-/// block.
+/// time. The result's `most` exceeds `typical` by at most half of the time that `typical` leaves of the shortest block.
 pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
     let unknown =
@@ -65,9 +66,9 @@ pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Optio
     Handoff { least, typical, most: most.min(typical + shortest.saturating_sub(typical) / 2) }
 }
 
-/// Two factors, the first at most 1 and the second at least 1, by which a speed-up would differ with another hand-off:
-/// the medians over the runners. `by_handoff` has the factor of the shortest and of the longest hand-off for each
-/// runner.
+/// Returns two factors by which a speed-up would differ with another hand-off. The first is at most 1, and the second
+/// at least 1. Both are medians over the runners. For each runner, `by_handoff` has the factors of the shortest and of
+/// the longest hand-off.
 pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     let median = |extreme: fn(f64, f64) -> f64| {
         let mut factors: Vec<f64> =
@@ -79,8 +80,8 @@ pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     (median(f64::min), median(f64::max))
 }
 
-/// Measures the hand-off of each side if it is not known. The shortest counts for all, because waking is the same work
-/// for all: if there are two sides, neither gains anything by slowing down its own empty blocks.
+/// Measures the hand-off of each side if it is not known. The shortest counts for all sides, because waking is the same
+/// work for all. So if there are two sides, neither gains anything by slowing down its own empty blocks.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     let mut least: Option<Duration> = None;
     for side in &mut *sides {
@@ -95,16 +96,16 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off: the machine
-/// was busier when that was measured.
+/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off, which means
+/// that the machine was busier when the hand-off was measured.
 pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
     settle(sides)
 }
 
-/// Decides, after the warm-up, whether this process spins while it waits, for both sides or for neither: spinning would
-/// take time from a runner that needs all CPUs. Then settles the hand-off for that way of waiting. `threads` and
-/// `cpus_busy` are the largest values of any side.
+/// Decides, after the warm-up, whether this process spins while it waits: not if a side needs all CPUs, because
+/// spinning would take time from its runner. The decision is the same for both sides. Then settles the hand-off for
+/// that way of waiting. `threads` and `cpus_busy` are the largest values of any side.
 pub(super) fn settle_waiting(
     sides: &mut [Side<'_>],
     threads: u32,

@@ -2,10 +2,12 @@
 //! counts from the moment when it is woken.)
 //!
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
-//! at random. The runner is stopped at both ends of a round, when its CPU clock is exact and includes threads that have
-//! ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to the
-//! running process. Work is attributed to a side if it shows in at least three quarters of its rounds, or in at least
-//! half of them and in a far smaller share of the other side's.
+//! at random. At both ends of a round, the runner is stopped; its CPU clock is then exact, and includes threads that
+//! have ended.
+//!
+//! One round proves nothing, because the running process is charged for interrupts, and for time in which a hypervisor
+//! takes the CPU away. Work is attributed to a side if it shows in at least three quarters of its rounds, or in at
+//! least half of them and in a far smaller share of the other side's.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -19,8 +21,8 @@ use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up, with one thread and with several. For long blocks, one part in
-/// `ALLOWED_SHARE` of the block is allowed instead, because a smaller gain does not matter.
+/// The CPU time that a runner may use for falling asleep and waking up, with one thread and with several. For long
+/// blocks, one part in `ALLOWED_SHARE` of the block is allowed instead, because a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
@@ -49,7 +51,7 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 pub(super) enum Idleness {
     /// So few rounds exceeded the allowance that such disturbances do not affect the median of the blocks.
     Idle,
-    /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
+    /// Too many rounds exceeded the allowance for reliable times, but too few for a proof.
     Disturbed { exceeded: usize, rounds: usize },
     /// At least three quarters of the rounds show `least` or more of CPU time, which is above the allowance.
     Works { least: Duration, rounds: usize },
@@ -70,8 +72,8 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
 }
 
 /// Returns true if waking and stopping this side's runner without a request already costs more than the allowance. The
-/// machine then charges it for time in which it does not run. A hypervisor that takes the CPU away just when a runner is
-/// stopped does this in most rounds.
+/// machine then charges the runner for time in which it does not run. A hypervisor that takes the CPU away just when a
+/// runner is stopped does this in most rounds.
 pub(super) fn is_overcharged(rounds: &[IdleRound], block: Duration) -> bool {
     let bare = median_bare(rounds);
     let free =

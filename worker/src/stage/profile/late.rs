@@ -12,7 +12,7 @@ use super::samples::Samples;
 /// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an
 /// entry.
 const MIN_LIMIT: Duration = Duration::from_millis(500);
-/// The share of the time of its blocks that an entry must have waited for a CPU.
+/// An entry is late only if each side waited for a CPU for at least this share of the time of its blocks.
 const MIN_WAIT_SHARE: f64 = 0.25;
 /// The number of pairs of runners that is enough if an entry is late. One pair would give no interval.
 const MIN_RUNNERS_IF_LATE: u32 = 2;

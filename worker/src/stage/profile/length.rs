@@ -30,7 +30,7 @@ pub(super) fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
 
-/// Returns true if a block is too short to trust and could have more calls.
+/// Returns true if a block is too short for a reliable time and could have more calls.
 pub(super) fn too_short(net: Duration, calls: u32, most: u32) -> bool {
     calls < most && net < SHORTEST_BLOCK
 }

@@ -2,7 +2,7 @@
 //!
 //! The block is divided into n parts of equal size, and a random element is drawn from each before the block starts.
 //! (From the last part, the last element is taken.) If a candidate has done only a share f of the block when it reports
-//! "done", it is detected with a probability of about 1 − f^n or more.
+//! "done", this is detected with a probability of about 1 − f^n or more.
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;

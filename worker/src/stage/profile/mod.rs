@@ -1,9 +1,11 @@
 //! Profile: measures the duration of a call, with a clock that the candidate cannot influence.
 //!
-//! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners (in a
-//! screen, one), one after another, and each runner calls all entries of the batch that are not done (or all, if they
-//! are called in turns). `entry` decides when an entry is done, `pair` makes and checks one block of each side, and
-//! `vary` decides which inputs get new values. The session provides the clock, and the judge computes the figures.
+//! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners, one
+//! after another (in a screen, only one). Each runner calls the entries of the batch that are not done, or all entries
+//! if they are called in turns.
+//!
+//! `entry` decides when an entry is done, `pair` makes and checks one block of each side, and `vary` decides which
+//! inputs get new values. The session provides the clock, and the judge computes the figures.
 
 mod dispute;
 mod entry;
@@ -235,7 +237,7 @@ impl<B: Backend> Profile<'_, B> {
                     variations[entry] = variation;
                     may_be_narrowed[entry] = false;
                 }
-                // What has been measured of an entry that is not done is incomplete.
+                // The measurements of an entry that is not done are incomplete.
                 for timing in timings.iter_mut().filter(|timing| !timing.done) {
                     *timing = Timing::of(self.candidates.len());
                 }

@@ -1,10 +1,13 @@
 //! If a candidate is wrong when all inputs get new values, finds inputs that can get new values without making it
 //! wrong.
 //!
-//! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break: for
-//! example, one input holds the maxima of another. Or it may know the results, or what it computes from one input,
-//! from the captures. In both cases, the inputs for whose new values it is wrong keep their captured values. New values of
-//! the rest must change all outputs. The candidate gains nothing in such an entry, so it cannot win by what it knows.
+//! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break:
+//! for example, one input holds the maxima of another. Or it may know the results from the captures, or what it
+//! computes from one input.
+//!
+//! In both cases, the inputs whose new values make the candidate wrong keep their captured values. New values of the
+//! other inputs must change all outputs. The candidate gains nothing in such an entry, so it cannot win by results that
+//! it knows.
 
 use opt_shared::outcome::Status;
 
@@ -17,7 +20,7 @@ use crate::session::{Backend, SessionError, VariantMemory, Variants, Varied};
 
 /// New values of a choice of n inputs have the seed `SEED + n`. No timed call uses these seeds.
 const SEED: u64 = 0x6e61_7272_6f77;
-/// The largest number of inputs for which this is tried. Each needs two processes.
+/// The largest number of varying inputs for which a smaller choice is sought. Each input needs two processes.
 const MOST_INPUTS: usize = 12;
 
 /// How the candidate's outputs for new values compare with the baseline's.
@@ -30,10 +33,10 @@ enum Outputs {
 }
 
 impl<B: Backend> Profile<'_, B> {
-    /// Returns the entries of a batch that are to be timed again, with their smaller variations: the one that the candidate
-    /// has just failed, and others that it would fail for the same reason. Returns none if the candidate does not work
-    /// with a smaller variation of the failed entry, or if new values are not the reason. `may_be_narrowed` says which
-    /// entries have not been tried before, and are still to be timed.
+    /// Returns the entries of a batch that must be timed again, each with a smaller variation: the entry that the
+    /// candidate has just failed, and others that it would fail for the same reason. Returns no entries if the
+    /// candidate does not work with a smaller variation of the failed entry, or if new values are not the reason.
+    /// `may_be_narrowed` is true for entries that have not been tried before and are still to be timed.
     pub(super) fn narrower(
         &mut self,
         placed: &[B::Placed],
@@ -68,8 +71,8 @@ impl<B: Backend> Profile<'_, B> {
     }
 
     /// Returns a smaller variation with which the candidate works. Inputs are added one by one, the largest first, and
-    /// an input with which the candidate becomes wrong is removed again. Returns `None` if no input is left, or if it
-    /// works with the given variation.
+    /// an input with which the candidate becomes wrong is removed again. Returns `None` if no such variation is found,
+    /// or if the candidate works with the given one.
     fn narrowed(
         &mut self,
         placed: &[B::Placed],
@@ -81,7 +84,7 @@ impl<B: Backend> Profile<'_, B> {
         memory
             .clear()
             .map_err(|source| SessionError::Variants { entry: context.recorded.name.clone(), source })?;
-        // An unreadable capture is noticed and reported when it is used the next time.
+        // An unreadable capture is reported when it is used the next time.
         let Ok(mut inputs) = Inputs::of(context.recorded, self.task, variation) else { return Ok(None) };
         let all = inputs.all.clone();
         // If the first call of a fresh process is right, the candidate failed because it remembers earlier calls.
@@ -100,7 +103,7 @@ impl<B: Backend> Profile<'_, B> {
             }
         }
         choice.sort_unstable();
-        // If the candidate now works with all of them, its outputs vary by themselves.
+        // If the candidate now works with all inputs, its outputs vary by themselves.
         if choice.is_empty() || choice.len() == all.len() || !self.backend.can_start_sessions() {
             return Ok(None);
         }
@@ -117,7 +120,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(Some(narrower))
     }
 
-    /// Calls both sides once, each in a fresh process, with new values of the chosen inputs.
+    /// Calls both sides once, each in a fresh process, with new values of the chosen inputs, and compares their
+    /// outputs.
     fn with(
         &mut self,
         inputs: &mut Inputs<'_>,

@@ -66,14 +66,14 @@ impl Context<'_> {
     }
 
     /// Returns true if every block is a single call. If the caches must be cold, or contain other entries' data, the
-    /// first call of a block would fill them for the next ones. On a device, caches could be flushed before every call
-    /// of a block, but then a kernel could compute the results of later calls early, because their inputs are already
+    /// first call of a block would fill them for the next calls. On a device, caches could be flushed before every call
+    /// of a block. But a kernel could then compute the results of later calls early, because their inputs are already
     /// there.
     pub(super) fn has_single_calls(&self) -> bool {
         self.is_cold() || self.rotates
     }
 
-    /// Judges the outputs of this entry.
+    /// Returns the judge of this entry's outputs.
     pub(super) fn judge(&self) -> EntryCalls<'_> {
         EntryCalls::new(&self.task.verify, self.recorded, self.tolerances, self.index)
     }
@@ -181,7 +181,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
             return Ok(Err((number, self.deferred(look, calls, "once the process was stopped"))));
         }
-        // If entries take turns, the process runs again before this block is compared.
+        // Read the elements now: if entries take turns, the process runs again before this block is compared.
         let seen = looks
             .into_iter()
             .map(|look| Ok(Seen { look, element: self.output(number, &look)? }))
@@ -273,9 +273,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the limit is
-    /// also at most a multiple of the expected duration, plus `MIN_LIMIT`. Otherwise, a kernel that slows down on
-    /// purpose would take time from all others.
+    /// Returns the time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the
+    /// limit is also at most a multiple of the expected duration, plus `MIN_LIMIT`. Without this bound, a kernel that
+    /// slows down on purpose would take time from all others.
     fn limit(&self, number: usize, calls: u32, what: CallKind) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != CallKind::Timed || !self.samples[number].called {

@@ -173,7 +173,7 @@ pub(super) fn note<M: VariantMemory>(
     }
 }
 
-/// Adds the longest time that the calls of a pair can have taken. It is known even if the hand-off is not.
+/// Adds the longest time that the calls of a pair can have taken. This bound does not depend on the hand-off.
 fn note_longest<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Block], calls: u32) {
     for (block, samples) in blocks.iter().zip(&mut *pairing.samples) {
         samples.add(block);

@@ -18,8 +18,8 @@ use crate::session::{DeviceFacts, SessionError};
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
 const COPY_MARGIN: f64 = 1.1;
-/// A runner has reported "done" too early if it claims more time in a block than our clock shows, by more than this and
-/// by more than a tenth.
+/// A runner has reported "done" too early if it claims that a block took longer than our clock shows: by more than
+/// this, and by more than a tenth.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
 /// Checks whether a side works during idle rounds, when the clock does not run. Without the comparison with `other`,
@@ -75,9 +75,9 @@ pub(super) fn implausible(
     let written = context.recorded.outputs.iter().filter(|output| output.arguments.is_empty());
     let outputs: u64 = written.map(|output| output.tensor.distinct_bytes().get()).sum();
     let most_ms = median(&samples.most_ms);
-    // Every element of the outputs may be compared, so each must be written; elements along an expanded axis are one
-    // element. An argument that the call changes does not count, because a call may change few of its elements. Neither
-    // do inputs, because a kernel may need few of their elements.
+    // Every element of the outputs may be compared, so a call must write each of them; elements along an expanded axis
+    // are one element. Two kinds of tensors do not count: arguments that the call changes, because a call may change
+    // few of their elements, and inputs, because a kernel may need few of their elements.
     let copy_rate = device.and_then(|device| device.copy_rate);
     if too_fast(most_ms, outputs, fastest_write(copy_rate)) {
         let mut detail =
@@ -109,8 +109,8 @@ pub(super) fn implausible(
     Ok(None)
 }
 
-/// Compares a device's clock with the host's. A busy host sees the end of some blocks too late, but not of all, so the
-/// smallest difference counts.
+/// Compares a device's clock with the host's. A busy host notices the end of some blocks too late, but not of all
+/// blocks, so the smallest difference counts.
 fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
     let claim = samples.claims.iter().copied().reduce(f64::min)?;
     claims_more(claim, ms * f64::from(calls), Duration::ZERO).then(|| {

@@ -83,8 +83,8 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         let numbers = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
         for &number in numbers {
             // The varied inputs of all entries start at the same place in the same memory, and `time_side` overwrites
-            // only those of its own entry. If another entry's take more space, the rest of them would stay there, and
-            // the next side could read them early.
+            // only those of its own entry. If another entry's inputs take more space, the rest of them would stay
+            // there, and the next side could read them early.
             for (index, pairs) in &*turns {
                 self.pairing(*index).hide(pairs.calls)?;
             }

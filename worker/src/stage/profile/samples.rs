@@ -32,8 +32,8 @@ pub(super) struct Samples {
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
-    /// The total time that a thread of the runner waited for a CPU in these blocks, on average over its threads, with
-    /// the waits of the worker's thread; `None` if the operating system does not report it.
+    /// The total time for which the runner's threads waited for a CPU in these blocks, on average per thread. Includes
+    /// the waits of the worker's thread. `None` if the operating system does not report it.
     waited: Option<Duration>,
     /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
@@ -87,8 +87,8 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if runner and worker together waited for a CPU for more than this share (1/n) of its
-/// time.
+/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of
+/// its time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
 /// The largest number of threads of a side.

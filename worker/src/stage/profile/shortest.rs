@@ -10,8 +10,8 @@ use super::samples::Samples;
 
 /// The smallest share of a block that counts as work. Without it, a block that only waited would have no lower bound.
 const MIN_WORK: f64 = 0.01;
-/// Only blocks that are at most this many times as long as the shortest count for the lower bound. The bound comes from
-/// the one of them whose time without its waits is longest.
+/// Only blocks that are at most this many times as long as the shortest count for the lower bound. Among these, the
+/// block with the longest time without its waits sets the bound.
 const SIMILAR: f64 = 1.02;
 /// If the share of the time for which the candidate's threads waited is more than this many times the baseline's, the
 /// candidate caused these waits itself, and gains nothing by them.
@@ -41,7 +41,7 @@ pub(super) fn widened(estimate: Estimate, candidate: &Samples, baseline: &Sample
     let made_itself_wait = shares.is_some_and(|(mine, theirs)| theirs * MAX_SHARES < mine);
     let least = if made_itself_wait { mine.most } else { mine.least };
     let (low, high) = (theirs.least / mine.most, theirs.most / least);
-    // The lower one is at most as large.
+    // `low` is at most as large as `high`.
     if !high.is_finite() {
         return estimate;
     }

@@ -45,7 +45,8 @@ impl Timed {
         Some(self.claimed.get(side)?.as_secs_f64() / self.net(side, handoff)?.as_secs_f64().max(1e-9))
     }
 
-    /// The shortest time of a block, on average over the blocks of this pair.
+    /// The time of the fastest side's block. If the times are sums over several blocks, the average of that side's
+    /// blocks.
     pub(super) fn shortest(&self) -> Option<Duration> {
         self.elapsed.iter().min().map(|&elapsed| elapsed / self.handoffs.max(1))
     }

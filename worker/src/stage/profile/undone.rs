@@ -17,7 +17,8 @@ pub(super) struct Checked<'a> {
     pub(super) slots: &'a [u32],
 }
 
-/// Returns the first of these slots in which the candidate made too little of the change that the oracle made.
+/// Returns the first of the block's slots to check in which the candidate made too little of the change that the oracle
+/// made.
 pub(super) fn too_little(
     entry: &EntryCalls<'_>,
     variation: &mut Variation,
@@ -139,9 +140,9 @@ mod tests {
         }
     }
 
-    /// The slot that is found among these of a block of three calls of a candidate and an oracle. `least_share` is the
-    /// share of the change that must be made. If `varies`, the call adds 0.01 to an input of 384 elements that has new
-    /// values. Otherwise, the input has the values of the recorded output.
+    /// Makes a block of three calls of a candidate and of an oracle, and returns the slot that the check finds among
+    /// `slots`. `least_share` is the share of the change that must be made. If `varies`, the call adds 0.01 to an input
+    /// of 384 elements that has new values. Otherwise, the input has the values of the recorded output.
     fn found(
         varies: bool,
         [candidate, oracle]: [fn(u32) -> Play; 2],
@@ -222,7 +223,7 @@ mod tests {
             let found = found(true, [candidate, right], slots, least_share);
             assert_eq!(found, slot, "slots {slots:?}, {least_share:?}");
         }
-        // Of an input that does not vary, the recorded values are those before the call.
+        // If an input does not vary, its recorded values are those before the call.
         let changes: fn(u32) -> Play = |_| Play::OffBy(0.5);
         let changes_in_the_odd: fn(u32) -> Play =
             |call| if call == ODD { Play::OffBy(0.5) } else { Play::Right };

@@ -205,8 +205,8 @@ fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFail
     (unless_tasks_were_refused(failure, tasks_refused), end)
 }
 
-/// Loads the candidate, makes its plan call, if it has one, and one call, and adds correct outputs to the digest of all
-/// outputs.
+/// Loads the candidate, makes its plan call (if it has one) and one call. If the outputs are correct, adds them to the
+/// digest of all outputs.
 fn drive(
     callee: &ReplayCallee,
     recorded: &Recorded,

@@ -1,7 +1,7 @@
 //! Compares actual uses with the schedule, and actual launches with the plan's, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
-//! returns it again. The caller finds the actual uses in the entries. Pure.
+//! returns the same difference. The caller finds the actual uses in the entries. Pure.
 
 use std::collections::HashMap;
 

@@ -97,7 +97,7 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
     placed: HashMap<u32, Buffer>,
-    /// The buffers of evicted constants that are not released yet, because that could wait for the running kernel.
+    /// The buffers of evicted constants that are not released yet, because a release could wait for the running kernel.
     retired: Vec<Buffer>,
     /// The size of each allocation by its address. A buffer that is reused for a smaller constant can hold a larger one
     /// later.
@@ -128,8 +128,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
-    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
-    /// nobody receives the reports.
+    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when the
+    /// receiver of the reports is gone.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         if let Err(error) = self.prepare() {
             let _ = ready.send(Err(error.into()));
@@ -211,8 +211,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could
-    /// wait for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is none,
-    /// this move and all after it are returned: they must be executed when the kernel is over.
+    /// wait for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is no
+    /// such buffer, returns this move and all after it, which must be executed after the kernel has ended.
     fn carry_out_beside_a_kernel<'m>(&mut self, moves: &'m [Move]) -> Result<&'m [Move], PoolError> {
         if !self.on.device().release_waits_for_kernels() {
             return self.carry_out(moves).map(|()| &[][..]);

@@ -58,10 +58,12 @@ fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) 
     entry.incorrect(first)
 }
 
-/// Decides the status of an entry whose first calls were right and whose last call was wrong. If the wrong values are
-/// poison, the elements may never have been written: the first poison is right wherever the recorded value equals it,
-/// such as NaN. Two more calls into the first slot decide this: the elements were never written if the first poison
-/// gives a right result and another poison a wrong one. Otherwise, the candidate is not deterministic.
+/// Decides the status of an entry whose first calls were right and whose last call was wrong.
+///
+/// If the wrong values are poison, the elements may never have been written. The first call would then look right
+/// because the recorded values, such as NaN, equal the first poison. Two more calls into the first slot decide this. If
+/// the first poison gives a right result and another poison a wrong one, the elements were never written. Otherwise,
+/// the candidate is not deterministic.
 fn right_then_wrong(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,

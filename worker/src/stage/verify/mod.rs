@@ -93,8 +93,8 @@ struct Shared {
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before anybody is
-    /// blamed.
+    /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before its failure is
+    /// reported.
     doubted: Option<Box<EntryFailure>>,
     /// What the candidate printed in the shared session.
     printed: Option<RunnerEnd>,

@@ -20,7 +20,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("built_elsewhere", "refused"),
     ("shell", "refused"),
     ("write_source", "EACCES"),
-    // These seem to succeed, and change nothing.
+    // These calls seem to succeed, but change nothing.
     ("mode_outside", "ok"),
     ("times_outside", "ok"),
     ("read_outside", "EACCES"),
@@ -161,7 +161,7 @@ fn processes_left_by_a_compiler_die_with_it() {
         }
         let mut running = start("straggler", folder.path(), None, Namespaces::ALL);
         if !running.runner.namespaces().pid {
-            // Without the namespace this is not guaranteed, and the protection is reported as missing.
+            // Without a PID namespace, the processes may survive, and the protection is reported as missing.
             assert!(
                 running
                     .runner

@@ -113,7 +113,8 @@ pub(super) fn start(
     RunningScenario { runner, output: File::from(read), worker }
 }
 
-/// A socket pair like that of a worker and its runner. Unlike datagram sockets, these notice when the other end closes.
+/// A socket pair like that of a worker and its runner. Unlike datagram sockets, each end reports a hang-up when the
+/// other is closed.
 pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")

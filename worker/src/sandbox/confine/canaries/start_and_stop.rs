@@ -38,7 +38,7 @@ fn stopped_runner_does_not_run_until_continued() {
                 }
                 assert_eq!(running.runner.stop(TIMEOUT).expect("the runner stops"), Stop::Stopped);
                 assert_eq!(running.runner.stop(TIMEOUT).expect("the runner is still stopped"), Stop::Stopped);
-                // The clock may still gain the time of the last context switch. After that it does not change.
+                // The clock may still advance by the time of the last context switch. After that, it does not change.
                 let mut still = (running.runner.cpu_time().expect("the runner's clock is readable"), 0);
                 while still.1 < 1000 {
                     assert!(Instant::now() < deadline, "the runner's clock still advances");
@@ -124,7 +124,8 @@ pub(super) fn two_spinning_threads() {
 fn runner_dies_with_its_worker() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // The worker must not be in its own PID namespace, whose end would end the runner anyway.
+        // The worker must not be in its own PID namespace, because the end of that namespace would end the runners
+        // anyway.
         let mut worker = start("worker_with_two_runners", folder.path(), None, Namespaces::NONE);
         let mut output = BufReader::new(worker.output);
         let mut line = String::new();

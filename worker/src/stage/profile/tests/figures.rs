@@ -301,7 +301,8 @@ fn warm_up_of_an_entry_that_is_late_is_shorter() {
     let mut task = task(&[0], false);
     task.profile.entry_timeout = Duration::from_millis(500);
     for (play, protocol, blocks) in [
-        // Three calls and two pairs show that the entry is late, so two calls and two pairs of the next runner are enough.
+        // Three calls and two pairs show that the entry is late, so two calls and two pairs of the next runner are
+        // enough.
         (waiting.clone(), Protocol::Paired, 3 + 2 + 2 + 2),
         (BlockPlay::honest(90_000 * US), Protocol::Paired, 3 * (3 + 5)),
         // 25 calls, then 24 each in four blocks, and four calls.

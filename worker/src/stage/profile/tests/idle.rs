@@ -90,8 +90,8 @@ fn long_blocks_allow_more_cpu_time_in_idle_rounds() {
         );
         assert_eq!(report.head.detail.contains("timed beside it"), status == Status::DeferredWork);
     }
-    // Being stopped takes 1 ms, less than the 6 ms that blocks of 24 calls of 5 ms allow. So the machine does not explain
-    // the rest.
+    // Being stopped takes 1 ms, less than the 6 ms that blocks of 24 calls of 5 ms allow. So the machine does not
+    // explain the rest.
     let mut task = task(&[0], false);
     task.profile.protocol = Protocol::Kernelforge;
     for (cpu, status) in [(5000, Status::Passed), (20_000, Status::DeferredWork)] {

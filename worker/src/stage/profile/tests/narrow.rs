@@ -110,8 +110,8 @@ fn all_entries_of_a_batch_are_narrowed_together() {
         report.body.entries.iter().map(|it| (it.varied.as_slice(), it.narrowed)).collect();
     let names = ["input".to_owned(), "bias".to_owned()];
     assert_eq!(found, [(&names[..], true), (&names[..], true)]);
-    // A trial, one session of each side, a fresh one of the baseline; for each entry, one of each side for all inputs and
-    // for three choices, and one of the baseline; then one of each side.
+    // A trial, one session of each side, and a fresh one of the baseline. Then, for each entry, one session of each
+    // side for all inputs and for each of three choices, and one of the baseline. Then one of each side.
     assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 1 + 2 + 1 + 2 * 9 + 2);
 }
 

@@ -19,7 +19,7 @@ pub(super) fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The choice without these of its inputs, which are given by their places in it.
+/// Returns the choice without the inputs at these places in it.
 pub(super) fn without(choice: &[usize], places: &[usize]) -> Vec<usize> {
     choice.iter().enumerate().filter(|(place, _)| !places.contains(place)).map(|(_, &at)| at).collect()
 }

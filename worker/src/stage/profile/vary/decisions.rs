@@ -22,7 +22,7 @@ pub(in super::super) enum Decision {
 pub(crate) struct Decisions {
     /// The digest of everything that the decisions depend on.
     job: Option<[u8; 32]>,
-    /// By the index of the batch's first entry.
+    /// The decisions about each batch, by the index of the batch's first entry.
     batches: HashMap<usize, Vec<Decision>>,
 }
 

@@ -9,7 +9,8 @@ use rand::rngs::SmallRng;
 
 use crate::judge::element;
 
-/// At most one in this many random floats is equal to another.
+/// Captured floats are spread over their range only if at most one in this many equals another, as is the case for
+/// random floats.
 const FEW_EQUAL: usize = 16;
 
 /// Size of the widest float type.
@@ -21,9 +22,9 @@ pub(super) fn key_of(dtype: DType, captured: &[u8]) -> u64 {
     digest.as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// Returns true if new values are drawn between the captured ones: for float16, bfloat16, float32 and float64, unless
-/// all finite captured values are whole numbers, such as labels, counts and masks of zeros and infinities, which must
-/// stay whole.
+/// Returns true if new values are drawn between the captured ones. This applies to float16, bfloat16, float32 and
+/// float64, unless all finite captured values are whole numbers. Such values must stay whole: they may be labels,
+/// counts, or masks of zeros and infinities.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| {
@@ -102,7 +103,7 @@ fn split(number: f64) -> (u32, u32) {
     (number as u32, (number.fract() * f64::from(u32::MAX)) as u32)
 }
 
-/// Moves sorted values apart that are equal, by as little as possible, up to a largest value.
+/// Moves equal values of a sorted list apart, by as little as possible. No value exceeds `largest`.
 fn make_distinct<const WIDTH: usize>(sorted: &mut [[u8; WIDTH]], largest: u64) {
     let mut least = 0;
     for value in sorted.iter_mut() {
@@ -140,8 +141,8 @@ fn of_order<const WIDTH: usize>(order: u64) -> [u8; WIDTH] {
     element
 }
 
-/// Returns whether a value of one of the types of [`is_fresh`] is finite. Of the two types with 16 bits, float16 has the
-/// smaller infinity, and bfloat16 reaches it only with enormous values.
+/// Returns whether a value of one of the types of [`is_fresh`] is finite. Both types with 16 bits use float16's
+/// infinity, which is the smaller one: bfloat16 reaches it only with enormous values.
 fn is_finite<const WIDTH: usize>(element: [u8; WIDTH]) -> bool {
     let magnitude = bits(element) & (sign::<WIDTH>() - 1);
     let infinity = match WIDTH {

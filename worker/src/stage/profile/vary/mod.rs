@@ -251,7 +251,7 @@ fn same_bytes(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage && one.byte_range() == other.byte_range() && one.dtype == other.dtype
 }
 
-/// Returns true if two tensors share bytes. False if both are the same bytes with the same type.
+/// Returns true if two tensors share bytes, unless both are the same bytes with the same type.
 fn overlaps(one: &Tensor, other: &Tensor) -> bool {
     let (a, b) = (one.byte_range(), other.byte_range());
     one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)

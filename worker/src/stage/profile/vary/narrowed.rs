@@ -1,4 +1,5 @@
-//! The inputs of an entry for which a smaller choice is sought, because a candidate fails for new values of all of them.
+//! The inputs of an entry for which a smaller choice is sought, because a candidate fails for new values of all of
+//! them.
 
 use opt_shared::message::ProfileTask;
 
@@ -32,8 +33,8 @@ impl<'a> Inputs<'a> {
         Ok(Self { recorded, task, it, all })
     }
 
-    /// Returns the variation of these inputs; `None` if their variants do not fit into the memory. Give it back before the
-    /// next one.
+    /// Returns the variation of these inputs; `None` if their variants do not fit into the memory. Give the variation
+    /// back before taking the next one.
     pub(in super::super) fn take(&mut self, choice: &[usize]) -> Option<Variation> {
         let variants = layout_of(self.recorded, self.task, &self.it.eligible, choice)?;
         Some(chosen(&mut self.it, choice, variants, (self.recorded, self.task)))

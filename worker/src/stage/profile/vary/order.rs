@@ -4,7 +4,7 @@
 const LEAST_BROKEN: u32 = 8;
 
 /// How two lists of numbers are ordered, place by place. Each number of the first list is also compared with the number
-/// after its partner: if the lists are not related, these shifted pairs break the order as often as the true ones.
+/// after its partner. If the lists are not related, these shifted pairs break the order as often as the true ones.
 pub(super) struct Order {
     is_below: bool,
     is_above: bool,
@@ -32,8 +32,8 @@ impl Order {
         self.is_below || self.is_above
     }
 
-    /// Returns true if one list nowhere exceeds the other, and enough shifted pairs break this order. Equal lists have no
-    /// order.
+    /// Returns true if one list nowhere exceeds the other, and enough shifted pairs break this order. Equal lists have
+    /// no order.
     pub(super) fn is_a_relation(&self) -> bool {
         let broken = if self.is_below { self.would_break_below } else { self.would_break_above };
         self.is_below != self.is_above && LEAST_BROKEN <= broken

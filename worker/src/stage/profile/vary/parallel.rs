@@ -10,7 +10,7 @@ use crate::recorded::Recorded;
 pub(super) const TOO_MANY: &str = "too many values to be put into another order for each call";
 
 /// Reads the elements of the other index tensors of the same argument and shape, which may form tuples with this one.
-/// The inner error says why they cannot be compared, if they do not fit into `room` bytes, or have another layout.
+/// The inner error says why they cannot be compared: they do not fit into `room` bytes, or have another layout.
 pub(super) fn parallel_indices(
     recorded: &Recorded,
     tensor: &Tensor,
@@ -47,8 +47,8 @@ pub(super) fn parallel_indices(
     Ok(Ok(found))
 }
 
-/// Returns true if torch accepts tensors of this type as indices. Smaller integers would need more memory for their order
-/// than for themselves.
+/// Returns true if torch accepts tensors of this type as indices. Smaller integers do not count, because their order
+/// would need more memory than the integers themselves.
 pub(super) fn is_index(dtype: DType) -> bool {
     matches!(dtype, DType::Int32 | DType::Int64)
 }

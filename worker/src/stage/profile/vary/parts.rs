@@ -3,8 +3,8 @@
 /// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
 /// its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
-/// In arguments that a call changes in place, the parts that are the same after every call may together have one in this
-/// many of the elements that a call computes. An example is an optimiser's counter of steps.
+/// In arguments that a call changes in place, some parts may be the same after every call: together, at most one in
+/// this many of the elements that a call computes. An example is an optimiser's counter of steps.
 const STILL_ONE_IN: u64 = 64;
 /// A part of an output.
 #[derive(Clone, Copy)]
@@ -32,8 +32,8 @@ impl Changed {
         !self.0.is_empty() && self.0.iter().all(|part| part.changed)
     }
 
-    /// Returns true if some part changed, and all parts that never changed lie in arguments that the call changes in place,
-    /// and are a small share of what a call computes.
+    /// Returns true if some part changed, and if all parts that never changed lie in arguments that the call changes in
+    /// place and together are a small share of what a call computes.
     pub(super) fn is_almost_everywhere(&self) -> bool {
         let computed = |parts: &dyn Fn(&&Part) -> bool| -> u64 {
             self.0.iter().filter(parts).map(|part| part.computed).sum()

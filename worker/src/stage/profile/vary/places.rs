@@ -1,15 +1,15 @@
 //! The elements of an input that its tensor uses. Pure.
 //!
-//! A view, such as a column of a table, has other elements between its own. Their values must not become elements of the
-//! view: they may be out of range.
+//! A view, such as a column of a table, has other elements between its own. Their values must not become elements of
+//! the view: they may be out of range.
 
 use opt_shared::capture::Tensor;
 use opt_shared::units::to_index;
 
 #[derive(Debug)]
 pub(super) struct Places {
-    /// The sizes of the axes, from the widest stride to the narrowest. Axes of one element are left out, and so are those
-    /// that `expand` added, which have no elements of their own.
+    /// The sizes of the axes, from the widest stride to the narrowest. Axes of one element are left out, and so are
+    /// those that `expand` added, which have no elements of their own.
     pub(super) shape: Vec<usize>,
     strides: Vec<usize>,
     /// True if other elements lie between those of the tensor.

@@ -10,7 +10,7 @@ use super::source::{Source, WhyKept};
 use super::zeros::Zeros;
 use crate::judge::element;
 
-/// Index tensors of more elements are compared neither with offsets nor with padding.
+/// Index tensors of more elements are not checked for relations to offsets or padding.
 const MOST_OFFSETS: u64 = 1 << 16;
 /// The number of elements that are compared at a time.
 const PIECE: u64 = 8 << 10;
@@ -37,8 +37,8 @@ pub(super) fn of(
             _ => None,
         })
         .collect();
-    // If all inputs are indices, they may vary in spite of each other: otherwise, nothing would vary in a call that
-    // computes only with integers.
+    // If all inputs are indices, they may vary although they may depend on each other: otherwise, nothing would vary in
+    // a call that computes only with integers.
     let has_others = eligible.iter().any(|input| !is_index(of(input).1.dtype));
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);
@@ -70,7 +70,8 @@ pub(super) fn of(
     eligible.iter().map(why).collect()
 }
 
-/// Returns true if one index tensor holds offsets, and the other the lengths between them. The last end may be missing.
+/// Returns true if one index tensor holds offsets, and the other the lengths between them. The offset after the last
+/// length may be missing.
 fn are_offsets_and_lengths(
     read: &Read<'_>,
     offsets: &Tensor,
@@ -86,8 +87,8 @@ fn are_offsets_and_lengths(
     Ok(are_distances(&ends, &lengths))
 }
 
-/// Returns true if an index tensor holds the length of each part of a padded input: the zeros at the end of a part begin
-/// after that many rows.
+/// Returns true if an index tensor holds the length of each part of a padded input, which means that the zeros at the
+/// end of a part begin after that many rows.
 fn are_lengths(
     read: &Read<'_>,
     lengths: &Tensor,
@@ -108,8 +109,8 @@ fn are_distances(numbers: &[f64], distances: &[f64]) -> bool {
     pairs.all(|(pair, distance)| (pair[1] - pair[0] - distance).abs() < 0.5)
 }
 
-/// Returns true if the zeros at the ends of parts of `part` bytes begin after as many rows of `row` bytes as `lengths`
-/// say, and at least one part ends with zeros.
+/// Returns true if at least one part ends with zeros, and if the zeros at the end of each such part begin after as many
+/// rows as `lengths` states for the part. Parts have `part` bytes, and rows have `row` bytes.
 fn begin_after(zeros: &Zeros, part: u64, row: u64, lengths: &[f64]) -> bool {
     let tails = (0..).zip(lengths).filter_map(|(number, &length)| {
         let start = zeros.start_of_tail((number + 1) * part)?.saturating_sub(number * part);
@@ -265,7 +266,7 @@ mod tests {
             .collect();
         for (shape, lengths, expected) in [
             (&[3, 4, 2][..], &[3, 4, 0][..], Some(BESIDE_PADDING)),
-            // Nothing tells how long a part without zeros is.
+            // The length of a part without zeros is not visible.
             (&[3, 4, 2], &[3, 2, 0], Some(BESIDE_PADDING)),
             (&[3, 4, 2], &[2, 4, 0], None),
             (&[3, 4, 2], &[3, 4, 1], None),

@@ -9,7 +9,7 @@ use super::fresh::between;
 /// The length of the shortest runs of elements that favour the same values.
 const MIN_RUN: u64 = 64;
 
-/// Elements that favour the same values to the same degree.
+/// Elements that favour the same values, to the same degree.
 #[derive(Clone)]
 pub(super) struct Run {
     /// The number of the run's elements that have not been drawn.
@@ -19,9 +19,9 @@ pub(super) struct Run {
     pub(super) of_variant: Favours,
 }
 
-/// Which of two random values an element takes: with these probabilities, in 128ths, the larger one (half of the
-/// elements) or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric
-/// values as it is.
+/// The probabilities, in 128ths, with which an element takes one of two random values. Half of the elements take the
+/// larger value with the probability `larger`. The other half take the value farther from the median with the
+/// probability `distant`. To favour only larger values would leave the norm of symmetric values as it is.
 #[derive(Clone, Copy)]
 pub(super) struct Favours {
     larger: u64,

@@ -40,11 +40,11 @@ const MOST_THREADS: usize = 8;
 
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next. `zeros` stay
-    /// zero.
+    /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next. `zeros`
+    /// stay zero.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool, zeros: Zeros },
-    /// The captured elements in another order. If `fresh`, they are sorted, and other values in their range replace
-    /// them.
+    /// The captured elements in another order. If `fresh`, `captured` is sorted, and other values in its range replace
+    /// the elements.
     Shuffled {
         captured: Vec<u8>,
         order: Vec<u8>,
@@ -128,7 +128,7 @@ impl Source {
                 let zeros = zeros_of(tensor, &captured, places.has_gaps);
                 zeros.remove_from(&mut captured);
                 let values = sorted_sample(tensor.dtype, &captured, room);
-                // Zeros of both signs are not all the same.
+                // No values are left if all are zeros of both signs, which `structure` does not recognise as constant.
                 if values.is_empty() {
                     Err(kept_because(Structure::Constant))
                 } else {
@@ -225,8 +225,8 @@ fn write_stripes(
     Ok(())
 }
 
-/// Puts the captured elements into a random order. If `fresh`, they are sorted, and `spread` replaces them first. If it
-/// cannot, each but the last is replaced by a value between itself and the next.
+/// Puts the captured elements into a random order. If `fresh`, `captured` is sorted, and `spread` replaces the elements
+/// first. If `spread` cannot do this, each element but the last is replaced by a value between itself and the next.
 fn reorder<const WIDTH: usize>(
     captured: &[u8],
     order: &mut [u8],

@@ -18,12 +18,17 @@ const MOST_COLUMNS: usize = 8;
 /// thousand.
 const NEAR_ONE: f64 = 0.02;
 
-/// A property of an input's values. In a `Constant` input, all are equal; in a `Mask`, some are negative infinity or the
-/// lowest number. `Sorted`, `Probabilities`, `LogProbabilities` and `UnitRows` hold for every row, `Symmetric`,
-/// `Triangular` and `Dominant` for every matrix. In each row of a `Dominant` matrix, the diagonal element is larger than
-/// all others together, so that systems of equations can be solved accurately. If an input is `Repeated`, at least
-/// half of its parts (its slices along some axis, or the halves or pairs of each row) are equal to others. If it has
-/// `OrderedColumns`, the element of one column does not exceed that of another in any row, and this is no accident.
+/// A property of an input's values.
+///
+/// - `Constant`: all values are equal.
+/// - `TwoValues`: only two different values occur.
+/// - `Mask`: some values are negative infinity or the lowest number.
+/// - `Sorted`, `Probabilities`, `LogProbabilities`, `UnitRows`: the property holds for every row.
+/// - `Symmetric`, `Triangular`, `Dominant`: the property holds for every matrix. In each row of a `Dominant` matrix,
+///   the diagonal element is larger than all others together, so that systems of equations can be solved accurately.
+/// - `Repeated`: along some axis, at least half of the slices are equal to another slice, or each row consists of two
+///   equal halves or of pairs of equal elements.
+/// - `OrderedColumns`: the element of one column does not exceed that of another in any row, and this is no accident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -40,8 +45,8 @@ pub(super) enum Structure {
     LogProbabilities,
 }
 
-/// Returns the first structure found. `bytes` are the tensor's own elements in the order of memory. They count as one row
-/// if the tensor is not contiguous.
+/// Returns the first structure found. `bytes` are the tensor's own elements in the order of memory. They count as one
+/// row if the tensor is not contiguous.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let dtype = tensor.dtype;
     let width = dtype.element_len();
@@ -119,8 +124,8 @@ fn lowest(dtype: DType) -> f64 {
     }
 }
 
-/// Returns true if at least half of the parts are equal to another part: the slices along some axis, or the halves or
-/// pairs of each row.
+/// Returns true if, along some axis, at least half of the slices are equal to another slice, or if each row consists of
+/// two equal halves or of pairs of equal elements.
 fn is_repeated(tensor: &Tensor, bytes: &[u8]) -> bool {
     let width = tensor.dtype.element_len();
     let shape: Vec<usize> = tensor.shape.iter().map(|&length| to_index(length)).collect();

@@ -52,7 +52,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
         decided.push(None);
         match eligible(recorded, task) {
-            // Memory is reserved unless every input of every entry is too large or may not vary.
+            // No memory was reserved, because every input of every entry is too large or may not vary.
             Ok((_, kept)) if memory.is_none() => {
                 decided[number] = Some(Variation::none(unvaried_because(&kept)));
             }
@@ -201,8 +201,8 @@ pub(super) fn chosen(
 }
 
 /// The reason why an entry does not count as varying even though the chosen inputs vary: an input keeps its values for
-/// lack of memory, so a kernel could remember what it computes from this input and from others that do not vary. A
-/// single table is an exception if an index varies, because calls then read other rows of it.
+/// lack of memory, so a kernel could remember what it computes from this input and from others that do not vary. There
+/// is one exception: if an index varies, a single table may keep its values, because calls then read other rows of it.
 fn kept_for_lack_of_memory(
     recorded: &Recorded,
     task: &ProfileTask,

@@ -1,5 +1,5 @@
-//! Tries new values of an entry's inputs in a session of a kernel that is known to be right: do the calls work, and do all
-//! parts of the outputs change?
+//! Tries new values of an entry's inputs in a session of a kernel that is known to be right: do the calls work, and do
+//! all parts of the outputs change?
 
 use opt_shared::message::ProfileTask;
 
@@ -13,16 +13,16 @@ use crate::session::{Answer, BlockOrder, Session, SessionError, VariantMemory, W
 use crate::stage::POISONS;
 use crate::stage::failure::{CallKind, verdict_of_calls};
 
-/// The first of the seeds of the values in a trial, and the seed of its plan call's values. All trials use them, so that
-/// all candidates of a job get the same decision. No timed call uses them.
+/// The first of the seeds of the values in a trial, and the seed of its plan call's values. All trials use them, so
+/// that all candidates of a job get the same decision. No timed call uses them.
 const SEEDS: u64 = 0x7261_6d69_7665;
 const PLAN_SEED: u64 = 0x706c_616e;
 /// The largest number of parts of an output. Each part must change.
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
-/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
-/// indices are shuffled, one may keep its position, and with it a part of the output.
+/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed. For
+/// example, if few indices are shuffled, one may keep its position, and with it a part of the output stays the same.
 const ROUNDS: usize = 4;
 
 pub(super) enum Trial {

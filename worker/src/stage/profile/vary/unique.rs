@@ -1,9 +1,9 @@
 //! Puts integers, or tuples of index tensors, into a random order that keeps distinct what was distinct. Pure.
 //!
 //! Indices of a scatter must be distinct along one axis: if two of them are equal, the result depends on the order in
-//! which a kernel writes, and a correct kernel would be refused. Which axis that is depends on the function, so
-//! uniqueness is kept along every axis that has it. Some functions take a tuple of index tensors, such as the rows and
-//! columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
+//! which a kernel writes, and a correct kernel would be refused. The axis depends on the function, so values that are
+//! distinct along an axis stay so, for every such axis. Some functions take a tuple of index tensors, such as the rows
+//! and columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -15,19 +15,20 @@ pub(super) const MIN_SHUFFLED: usize = 8;
 /// What a new order must keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// All values are distinct, or not even the values along an axis are.
+    /// All values are distinct, or no axis has distinct values along every line.
     Nothing,
     /// Along this axis, and along no other, every line has distinct values.
     Line { shape: Vec<usize>, axis: usize },
     /// Along several axes, every line has distinct values.
     Axes { shape: Vec<usize> },
-    /// With the elements of other tensors, they form distinct tuples. `values` are all distinct values, in
-    /// ascending order of their bytes.
+    /// The elements are not distinct, but the tuples that they form with the elements of other tensors are. `values`
+    /// are all distinct values, in ascending order of their bytes.
     Tuples { values: Vec<u8> },
 }
 
 impl Kept {
-    /// `bytes` are the elements of a tensor of this shape, in row-major order. Takes as much memory as they do.
+    /// Returns what a new order of `bytes` must keep. `bytes` are the elements of a tensor of this shape, in row-major
+    /// order. Takes as much memory as they do.
     pub(super) fn of<const WIDTH: usize>(shape: &[usize], bytes: &[u8]) -> Self {
         let elements = bytes.as_chunks::<WIDTH>().0;
         let long = shape.iter().filter(|&&length| 1 < length).count();
@@ -45,8 +46,9 @@ impl Kept {
         }
     }
 
-    /// What a new order of `bytes` must keep if only the tuples that they form with the elements of `others` are distinct;
-    /// `None` if they are not, or if the elements alone are. Takes as much memory as all of these.
+    /// Returns what a new order of `bytes` must keep if only the tuples that they form with the elements of `others`
+    /// are distinct; `None` if the tuples are not distinct, or if the elements alone are. Takes as much memory as all
+    /// of these.
     pub(super) fn tuples<const WIDTH: usize>(bytes: &[u8], others: &[Vec<u8>]) -> Option<Self> {
         let elements = bytes.as_chunks::<WIDTH>().0;
         let width_of = |other: &Vec<u8>| other.len() / elements.len();
@@ -125,8 +127,8 @@ impl Kept {
     }
 }
 
-/// The lines along an axis of a contiguous tensor: each has `length` elements, `inner` elements apart. There are `inner`
-/// lines side by side in each of `outer` blocks.
+/// The lines along an axis of a contiguous tensor: each has `length` elements, `inner` elements apart. There are
+/// `inner` lines side by side in each of `outer` blocks.
 struct Lines {
     length: usize,
     inner: usize,

@@ -20,7 +20,8 @@ const FEW: u64 = 64;
 const PIECE: u64 = 64 << 10;
 
 /// Returns the numbers (in the variation) of the inputs that the kernel does not read: no byte of an output depends on
-/// them. If the kernel does not work, returns no inputs, and how the trial ended. `seed` is the first of the seeds used.
+/// them. If the kernel does not work, returns no inputs, and how the trial ended. `seed` is the first of the seeds
+/// used.
 pub(super) fn inputs(
     entry: &TrialEntry<'_>,
     session: &mut dyn Session,

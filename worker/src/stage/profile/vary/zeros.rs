@@ -18,8 +18,8 @@ const MOST_RUNS: usize = 4096;
 pub(super) struct Zeros(Vec<Range<u64>>);
 
 impl Zeros {
-    /// `bytes` are floats or complex numbers. If zeros occur only at the ends of rows of `row` elements, short runs count
-    /// too. Returns no runs if there are too many.
+    /// Finds the long runs in `bytes`, which are floats or complex numbers. If zeros occur only at the ends of rows of
+    /// `row` elements, short runs count too. Returns no runs if there are too many.
     pub(super) fn of(bytes: &[u8], dtype: DType, row: usize) -> Self {
         let width = dtype.element_len();
         let is_zero = |element: &[u8]| is_zero(dtype, element);
@@ -83,8 +83,8 @@ impl Zeros {
     }
 }
 
-/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones. Of 8-bit floats, only positive
-/// zeros count, because some of these types have no negative zero.
+/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones. Of 8-bit floats, only
+/// positive zeros count, because some of these types have no negative zero.
 fn is_zero(dtype: DType, element: &[u8]) -> bool {
     if dtype.element_len() == 1 {
         return element == [0];

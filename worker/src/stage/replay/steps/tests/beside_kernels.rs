@@ -108,7 +108,7 @@ impl Caller for Running<'_> {
 
     fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<Launches, Wrong> {
         self.is_running.store(true, Ordering::SeqCst);
-        // The pool's thread gets the time to move something. If it gets none, the test shows less.
+        // Gives the pool's thread time to move something. If it moves nothing, the test only shows less.
         std::thread::yield_now();
         let launches = self.reading.call(step, slots);
         self.is_running.store(false, Ordering::SeqCst);
