@@ -47,7 +47,7 @@ pub(crate) trait Backend {
     type Placed: AsRef<Recorded>;
     /// Device memory in which a replay keeps its tensors.
     type Pool: Device + Send;
-    /// The same memory, in the form in which sessions map it.
+    /// A pool's memory, in the form in which sessions map it.
     type Arena;
     type Candidate: Candidate;
     /// Memory for inputs that differ in every timed call.
@@ -296,7 +296,7 @@ pub(crate) trait Session {
 
     fn clock(&mut self) -> &mut dyn Clock;
 
-    /// Every session must end with this, except after an error.
+    /// Ends the session. Must be called for every session, except after an error.
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 
@@ -417,7 +417,7 @@ pub(crate) struct DeviceBlock {
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
     pub(crate) copy_rate: Option<f64>,
-    /// What timing lacks on this device, each with the reason.
+    /// The features of timing that are missing on this device, each with the reason.
     pub(crate) lacks: Vec<String>,
 }
 

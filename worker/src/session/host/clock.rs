@@ -350,8 +350,8 @@ impl HostSession<'_> {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // The outputs are filled only now, so that nothing is left in them that the runner wrote when it was woken
-        // above. It could not read the new inputs then either.
+        // The outputs are filled only now, so that nothing remains of what the runner wrote when it was woken above.
+        // The new inputs are also written only now, so the runner could not read them then.
         inputs.result = std::mem::replace(&mut inputs.result, Ok(())).and_then(|()| fill(self));
         inputs.write();
         if inputs.result.is_ok() {
@@ -370,8 +370,8 @@ impl HostSession<'_> {
         Ok(Some(StoppedRunner { cost, stopped_at, waited }))
     }
 
-    /// Spreads the threads of the stopped runner over its CPUs. If this process spins, its CPU does not become free,
-    /// but enough others are, so nothing is spread.
+    /// Spreads the threads of the stopped runner over its CPUs. Does nothing if this process spins: its own CPU does
+    /// not become free then, but enough others are.
     fn spread(&self, still: &StoppedRunner) -> Option<Spread> {
         if self.watch.may_spin { None } else { Spread::of(self.runner.pid(), still.cost.threads) }
     }
@@ -428,14 +428,14 @@ struct StoppedRunner {
     waited: Option<Waits>,
 }
 
-/// The time for which this process spins. On a busy machine, it can end up on the runner's CPU, and would then take a
-/// whole time slice from the runner in every block if it spun for longer.
+/// The time for which this process spins. It has a limit because, on a busy machine, this process can end up on the
+/// runner's CPU. Longer spinning would then take a whole time slice from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }
 
-/// Both numbers are needed, because each can be too low: threads may start and end within a call, and while this
-/// process spins, the candidate cannot keep all CPUs busy.
+/// Returns true if a CPU is left for this process. Both numbers are needed, because each can be too low: threads may
+/// start and end within a call, and while this process spins, the candidate cannot keep all CPUs busy.
 fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
     let max_busy = cpus as f64 * MAX_BUSY;
