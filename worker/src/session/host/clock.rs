@@ -370,8 +370,8 @@ impl HostSession<'_> {
         Ok(Some(StoppedRunner { cost, stopped_at, waited }))
     }
 
-    /// Spreads the threads of the stopped runner over its CPUs. Does nothing if this process spins: its own CPU does
-    /// not become free then, but enough others are.
+    /// Spreads the threads of the stopped runner over its CPUs. Does nothing if this process spins: its own CPU then
+    /// stays busy, but enough other CPUs are free.
     fn spread(&self, still: &StoppedRunner) -> Option<Spread> {
         if self.watch.may_spin { None } else { Spread::of(self.runner.pid(), still.cost.threads) }
     }

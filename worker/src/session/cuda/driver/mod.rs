@@ -1,7 +1,7 @@
 //! The functions of a CUDA driver that this backend uses, and the errors that they return.
 //!
 //! There are two queues, one for copies and one for calls, and each runs in order. The host memory of a copy must stay
-//! valid until a later mark is reached. Drivers know nothing of caps or verdicts.
+//! valid until a later mark is reached. Drivers do not deal with caps or verdicts.
 
 pub(super) mod card;
 pub(super) mod code;
