@@ -211,7 +211,7 @@ fn types(qualifiers: &mut Qualifiers<'_>) -> Vec<Element> {
     std::iter::from_fn(|| qualifiers.one_of(&TYPES)).collect()
 }
 
-/// `count` is the number of a fragment's registers.
+/// Emits a product of matrices. `count` returns the number of a fragment's registers.
 fn product<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,

@@ -142,7 +142,7 @@ fn passes(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// Lane `l` accesses `address(l)`.
+    /// The addresses of all lanes, if lane `l` accesses `address(l)`.
     fn at(address: impl Fn(u64) -> u64) -> [u64; 32] {
         std::array::from_fn(|lane| address(lane as u64))
     }

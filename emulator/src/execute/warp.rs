@@ -204,7 +204,7 @@ impl Warp {
         self.run_on::<true>(block, at, mask, turn)
     }
 
-    /// `FUSED` says whether the host multiplies and adds in one instruction.
+    /// Runs a part. `FUSED` says whether the host multiplies and adds in one instruction.
     #[inline(always)]
     fn run_on<const FUSED: bool>(
         &mut self,

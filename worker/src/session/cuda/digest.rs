@@ -57,7 +57,7 @@ impl Digester {
         let _ = driver.lock().unload(self.module);
     }
 
-    /// `sums` is the address of device memory for one sum per part.
+    /// Computes the digests of these parts. `sums` is the address of device memory for one sum per part.
     pub(super) fn of(
         &self,
         driver: &SharedDriver,

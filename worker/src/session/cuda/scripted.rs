@@ -172,7 +172,7 @@ impl ScriptedDriver {
         (Self { started: Instant::now(), card, script: script.clone() }, script)
     }
 
-    /// Returns an error if the script makes this call fail, or if the context has failed.
+    /// Records a call. Returns an error if the script makes this call fail, or if the context has failed.
     fn ask(&self, asked: Asked) -> Result<MutexGuard<'_, Script>, DriverError> {
         let mut script = self.script.lock();
         script.asked.push(asked);

@@ -1,12 +1,14 @@
 //! Times a runner: n calls between two readings of this process's clock, each call into its own output slot.
 //!
 //! The runner is stopped between blocks, so it cannot compete with another session. Its outputs are judged while it is
-//! stopped; only a few elements are also read right before the second reading, to see whether they change after it. The
-//! candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and the
-//! command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
-//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks. In an
-//! idle round, which is an empty block among timed ones, the runner is stopped only some time after its answer: any CPU
-//! time that it uses until then is work outside the timed calls.
+//! stopped; only a few elements are also read right before the second reading, to see whether they change after it.
+//!
+//! The candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and
+//! the command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
+//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks.
+//!
+//! An idle round is an empty block among timed ones. In it, the runner is stopped only some time after its answer: any
+//! CPU time that it uses until then is work outside the timed calls.
 
 use std::time::Duration;
 
@@ -93,8 +95,8 @@ impl Stopwatch {
         self.handoff_blocks = if brief { BRIEF_HANDOFF_BLOCKS } else { HANDOFF_BLOCKS };
     }
 
-    /// With real-time priority, this process does not spin, because that would keep the supervisor, which enforces the
-    /// memory limits, from running.
+    /// Sets the priority in blocks. With real-time priority, this process does not spin, because that would keep the
+    /// supervisor, which enforces the memory limits, from running.
     pub(super) fn set_priority(&mut self, priority: Priority) {
         self.priority = priority;
         self.may_spin &= priority == Priority::None;
@@ -376,7 +378,7 @@ impl HostSession<'_> {
         if self.watch.may_spin { None } else { Spread::of(self.runner.pid(), still.cost.threads) }
     }
 
-    /// Returns false if the runner died.
+    /// Stops the runner and reads its CPU time. Returns false if the runner died.
     fn stop_and_read_cpu_time(&mut self) -> Result<bool, RunnerError> {
         let stopped = self.ensure_stopped()?;
         if stopped {

@@ -293,7 +293,8 @@ impl Placed {
         }
     }
 
-    /// Must be called while the runner is alive, because its touches cannot be counted afterwards.
+    /// Ends the watch, and keeps what was learned. Must be called while the runner is alive, because its touches cannot
+    /// be counted afterwards.
     pub(super) fn stop_watching(&self) {
         if let Some(watch) = self.watch.take() {
             let (reads, whole) = watch.stop_and_learn();

@@ -285,7 +285,7 @@ impl Runner {
         Ok(self.handle.cpu_time()?)
     }
 
-    /// Ignores threads that have ended.
+    /// Sets the scheduling of all threads of the runner. Ignores threads that have ended.
     pub(crate) fn set_scheduling(&self, scheduling: Scheduling) -> Result<(), RunnerError> {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
             return Ok(());

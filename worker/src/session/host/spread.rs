@@ -34,7 +34,7 @@ impl Spread {
         Self::place(other, here)
     }
 
-    /// Returns `None` if the thread may not use this CPU, or may use no other.
+    /// Makes a thread wake on this CPU. Returns `None` if it may not use this CPU, or may use no other.
     fn place(thread: Pid, cpu: usize) -> Option<Self> {
         let allowed = sched_getaffinity(Some(thread)).ok()?;
         if !allowed.is_set(cpu) || allowed.count() < 2 {
