@@ -63,7 +63,8 @@ pub(super) struct Stopwatch {
     max_handoff: Duration,
     /// False if the candidate or the baseline needs every CPU, or if blocks have real-time priority.
     may_spin: bool,
-    /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
+    /// True if the candidate's limits leave a CPU to other processes. If not, the numbers of threads and of busy CPUs
+    /// decide whether one is left.
     leaves_a_cpu: bool,
     /// Whether this process spun when the hand-off was measured. `None` if it was not measured, or was forgotten.
     handoff_spun: Option<bool>,
@@ -344,8 +345,8 @@ impl HostSession<'_> {
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
-        // Waking the runner and stopping it at once measures what this costs by itself, which depends on threads and
-        // CPUs.
+        // The runner is woken and stopped at once, to measure the CPU time that this takes by itself. That time depends
+        // on threads and CPUs.
         let before = self.watch.stopped_at;
         self.resume()?;
         if !self.stop_and_read_cpu_time()? {
