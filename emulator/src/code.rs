@@ -128,8 +128,8 @@ pub enum FlagOp {
     Xor,
 }
 
-/// Numbers are rows of registers, first the result's and then the operands', if neither a name nor a comment says
-/// otherwise. A single number without a name is an index into a list of `Kernel`.
+/// An operation of an instruction. Unless a name or a comment says otherwise, numbers are rows of registers: first the
+/// result's, then the operands'. A single number without a name is an index into a list of `Kernel`.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// An instruction without effect on this device, such as a prefetch.

@@ -247,6 +247,8 @@ impl Device {
         self.heap.allocate(bytes, false)
     }
 
+    /// Frees an allocation.
+    ///
     /// # Errors
     /// The address is not that of an allocation (1), an injected fault or an earlier sticky fault.
     pub fn free(&mut self, address: u64) -> Result<(), Fault> {

@@ -124,7 +124,7 @@ pub enum FaultKind {
     /// A write or atomic operation on constant memory, on a parameter, or on memory of the process that is mapped
     /// read-only.
     ReadOnly(Access),
-    /// A read or atomic operation that needs a value of which no byte was ever written.
+    /// A read or atomic operation that needs a value none of whose bytes was ever written.
     Uninitialised(Access),
     /// A read or atomic operation on bytes of shared memory that a copy has not yet written, because the thread that
     /// started the copy has not waited for it.

@@ -8,8 +8,8 @@ use std::ffi::c_int;
 /// The size, in bytes, from which a worker's blocks get their own mapping. For smaller blocks, the system calls would
 /// cost more than they save.
 pub(crate) const WORKER: c_int = 2 << 20;
-/// The same for the supervisor and all other commands. A run has its largest blocks while it reads the plan, and can
-/// last for days.
+/// The same size for the supervisor and all other commands. It is smaller, because a run allocates its largest blocks
+/// while it reads the plan, and can then last for days.
 pub const SUPERVISOR: c_int = 128 << 10;
 
 /// Fixes glibc's thresholds: a block of this size or larger gets its own mapping, and as much free memory at the end of
@@ -48,7 +48,7 @@ mod tests {
     /// Set in the process that measures.
     const MEASURES: &str = "OPT_TEST_MEASURES_HEAP";
 
-    /// Other tests would allocate in the same process, so another process measures, in which only this test runs.
+    /// Other tests allocate in this process too, so the measurement runs in another process, which runs only this test.
     #[test]
     fn freed_blocks_are_returned_even_after_larger_ones() {
         if std::env::var_os(MEASURES).is_some() {

@@ -159,7 +159,7 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
 fn drain(pipe: Option<impl Read + AsFd>) -> String {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
-        // If the pipe cannot be made non-blocking, this waits for its end.
+        // If the pipe cannot be made non-blocking, the read below waits until its other end is closed.
         let _ = rustix::io::ioctl_fionbio(&pipe, true);
         // If another process has the pipe open, this fails once the pipe is empty. The bytes read before are in `text`.
         let _ = pipe.take(MAX_ANSWER).read_to_end(&mut text);
@@ -209,8 +209,9 @@ mod tests {
 
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
-        // A shell writes the file. If this process had it open for writing, another test could fork meanwhile, and
-        // Linux does not start a program that such a child still has open.
+        // A shell writes the file. If this process had it open for writing, a process that another test forks at that
+        // moment would inherit the descriptor, and Linux does not start a program that any process has open for
+        // writing.
         let script = format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n");
         let written = std::process::Command::new("sh")
             .args(["-c", "printf %s \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"])

@@ -29,7 +29,7 @@ pub(crate) fn avoid_cpu(cpu: u32) {
     for other in cpus().into_iter().filter(|&other| other != cpu) {
         others.set(other as usize);
     }
-    // If this is refused, times are noisier, as with a single CPU.
+    // If the system call is refused, times are noisier, as with a single CPU.
     if others.count() != 0 {
         let _ = sched_setaffinity(None, &others);
     }

@@ -28,7 +28,7 @@ pub(crate) struct EntryGuards {
 }
 
 impl EntryGuards {
-    /// Call this before any of the files is read.
+    /// Creates the guards of these entries. Call this before any of their files is read.
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
         let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
         // An entry that cannot be opened is reported when it is read.

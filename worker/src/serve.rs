@@ -66,7 +66,7 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // Orphaned descendants of our runners become our children, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::Subreaper(errno.into()))?;
-    // A clone that is refused some of them falls back to fewer.
+    // If some of these namespaces are refused for a clone, it uses fewer.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut kept = Kept {

@@ -26,7 +26,7 @@ pub struct BarrierOp {
     pub flag: Option<Guard>,
 }
 
-/// The phase for whose completion a thread waits.
+/// Selects the phase whose completion a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub enum MbarrierPhase {
     /// The phase in which an arrival returned this state.

@@ -15,7 +15,7 @@ pub enum SourceBytes {
     All,
     /// The number is in a register.
     Some(Slot),
-    /// None if the predicate holds, otherwise all.
+    /// No bytes if the predicate holds, otherwise all.
     Unless(Guard),
 }
 
@@ -62,7 +62,7 @@ pub struct Fragment {
     pub element: Element,
     pub rows: usize,
     pub columns: usize,
-    /// The register rows, of which the first `count` are used.
+    /// The register rows. Only the first `count` of them are used.
     pub registers: [u32; 8],
     pub count: usize,
 }

@@ -61,7 +61,7 @@ impl Fragment {
         self.rows * self.columns / (32 * self.element.in_register())
     }
 
-    /// In `wmma`, factors of `f16` have eight registers, whatever their size.
+    /// In `wmma`, factors of `f16` have eight registers, even if their elements need fewer.
     fn count_in_wmma(&self) -> usize {
         if self.element == Element::F16 && self.role != Role::Sum { 8 } else { self.distinct() }
     }
@@ -119,7 +119,7 @@ pub fn mma<'a>(
     let types = types(qualifiers);
     let &[to, first, _, sum] = types.as_slice() else { return Err(qualifiers.unsupported()) };
     let fits = matches!((first, depth), (F16 | Bf16, 8 | 16) | (Tf32, 4 | 8) | (S8 | U8, 16 | 32));
-    // Unlike `wmma`, the result and the added matrix have the same type.
+    // Unlike in `wmma`, the result and the added matrix have the same type.
     if !fits || to != sum {
         return Err(qualifiers.unsupported());
     }
@@ -211,7 +211,7 @@ fn types(qualifiers: &mut Qualifiers<'_>) -> Vec<Element> {
     std::iter::from_fn(|| qualifiers.one_of(&TYPES)).collect()
 }
 
-/// `count` is the number of a fragment's registers.
+/// Emits a product of matrices. `count` returns the number of a fragment's registers.
 fn product<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,

@@ -15,7 +15,7 @@ pub fn decode<'a>(
 ) -> Result<(), LoadError> {
     let names = ["init", "inval", "arrive", "arrive_drop", "test_wait", "pending_count"];
     let name = names.into_iter().find(|name| qualifiers.take(name));
-    // The memory order that the forms without one imply. This compute capability supports no other.
+    // The memory order of an instruction that names none. This compute capability supports no other.
     let order = match name {
         Some("arrive" | "arrive_drop") => Some("release"),
         Some("test_wait") => Some("acquire"),

@@ -189,8 +189,8 @@ pub fn address<'a>(
             Ok((of(space), slot, *offset))
         }
         Some(Name::Variable { space: found, address, dynamic }) => {
-            // The access is to the variable's space, whatever the instruction says: a call's parameters, for example,
-            // are in local memory.
+            // The access is to the variable's space, even if the instruction names another space: a call's parameters,
+            // for example, are in local memory.
             let row = if dynamic {
                 builder.dynamic_constant(address, true)
             } else {

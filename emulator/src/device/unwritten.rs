@@ -1,5 +1,5 @@
-//! Global memory that was never written: copies keep this state, and programs that fill memory with values that no
-//! kernel should read can restore it.
+//! Global memory that was never written: copies preserve this state, and programs that fill memory with values that no
+//! kernel should read can mark it as never written again.
 
 use super::{Call, Device};
 use crate::fault::Fault;

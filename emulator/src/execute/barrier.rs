@@ -105,8 +105,8 @@ pub fn release(
             warp.waiting.iter().filter(|w| w.barrier == index).fold(0, |all, w| all | w.part.mask)
         };
         let waiting: u32 = warps.iter().map(|warp| here(warp).count_ones()).sum();
-        // A barrier for fewer threads than the block has does not order the rest, even if they have ended. Neither does
-        // one at which threads may arrive without waiting.
+        // A barrier for fewer threads than the block has does not order the other threads, even if they have ended.
+        // Neither does a barrier at which threads may arrive without waiting.
         let for_all = |needed| threads <= needed && races.as_ref().is_none_or(|it| !it.has_arrivals);
         let all = waiting == live && barrier.needed.is_none_or(for_all);
         if let Some(races) = races.as_deref_mut() {

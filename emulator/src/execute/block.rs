@@ -46,7 +46,7 @@ pub struct BlockState<'j> {
     steps: u64,
     /// The number of turns since the time limit was last checked.
     turns: u32,
-    /// The work of the running instruction beyond that of an ordinary one, in ordinary instructions.
+    /// The work of the running instruction beyond that of an ordinary instruction, counted in ordinary instructions.
     pub extra: Cell<u32>,
 }
 
@@ -91,8 +91,8 @@ impl<'j> BlockState<'j> {
         extra
     }
 
-    /// The value of the clock registers, which count this host thread's instructions. `of_turn` is the number of those
-    /// in the current turn.
+    /// The value of the clock registers, which count this host thread's instructions. `of_turn` is the number of
+    /// instructions in the current turn so far.
     pub fn clock(&self, of_turn: u32) -> u64 {
         self.steps + u64::from(of_turn)
     }

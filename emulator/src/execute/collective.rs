@@ -9,9 +9,9 @@ use crate::fault::FaultKind;
 use crate::memory::UNDEFINED;
 
 impl Warp {
-    /// Executes an operation among lanes that are at the same instruction. Those with the same mask of members form a
-    /// group, and groups do not see each other. A group waits until all of its members have arrived. Returns the lanes
-    /// that have executed the operation.
+    /// Executes an operation among lanes that are at the same instruction. Lanes with the same mask of members form a
+    /// group, and groups do not affect each other. A group waits until all of its members have arrived. Returns the
+    /// lanes that have executed the operation.
     pub fn collective_in_groups(
         &mut self,
         block: &mut BlockState<'_>,

@@ -84,7 +84,7 @@ impl Warp {
         let Target::Shared(to) = self.resolve(block, reach, to, lane, AccessKind::Write)? else {
             return Ok(());
         };
-        // More copies than words cannot be pending unless several of them write the same word.
+        // More copies than words can be pending only if several of them write the same word.
         if block.shared.len() / 4 <= block.pending_copies {
             let what = "more pending copies than the block's shared memory has words".to_owned();
             return Err(Stop::new(FaultKind::Unsupported(what), lane));

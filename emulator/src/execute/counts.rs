@@ -1,9 +1,9 @@
 //! Counts how the warps of a launch access memory: conflicts between the banks of shared memory, and sectors of global
 //! memory. It also counts branches at which the lanes of a warp diverge.
 //!
-//! Loads, stores and atomic operations on shared and global memory are counted. Asynchronous copies, `ldmatrix`,
-//! `wmma` and branches through a table are not. For an access through generic addresses, the address of the first active
-//! lane decides which memory it counts for.
+//! Loads, stores and atomic operations on shared and global memory are counted. Asynchronous copies, `ldmatrix`, `wmma`
+//! and branches through a table are not. For an access through generic addresses, the address of the first active lane
+//! decides whether the access counts as shared or global.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ fn passes(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// Lane `l` accesses `address(l)`.
+    /// The addresses of all lanes, if lane `l` accesses `address(l)`.
     fn at(address: impl Fn(u64) -> u64) -> [u64; 32] {
         std::array::from_fn(|lane| address(lane as u64))
     }

@@ -10,16 +10,17 @@ use crate::lane::soft::{F16, F64, Rounding, unpack};
 
 /// The largest number of elements of a factor.
 const MAX_FACTOR: usize = 512;
-/// The PTX reference requires each line of a matrix to be aligned to the size of a lane's registers. For the lines
-/// after the first, this alignment is enough: the CUDA C++ Programming Guide allows any stride that is a multiple of 16
-/// bytes.
+/// The alignment, in bytes, that is enough for the lines of a matrix after the first. The PTX reference requires each
+/// line to be aligned to the size of a lane's registers, but the CUDA C++ Programming Guide allows any stride that is a
+/// multiple of 16 bytes.
 const LINE_ALIGNMENT: u64 = 16;
 
 impl Fragment {
     /// The row and column of an element, given its lane, its register and its part of the register.
     ///
-    /// This is the layout of `mma` in the PTX reference: eight rows (of the second factor: columns) at a time, in each
-    /// of which four lanes hold a register. That of `wmma` is not documented, so it has the same one here.
+    /// The layout is that of `mma` in the PTX reference. It consists of groups of eight rows (of the second factor:
+    /// columns), and in each row, four lanes hold one register each. The layout of `wmma` is not documented, so it is
+    /// the same here.
     fn position(&self, lane: usize, register: usize, part: usize) -> (usize, usize) {
         let (row, column) = self.origin(register);
         let (down, across) = self.offset(lane, part);
@@ -109,7 +110,8 @@ impl Lines {
 }
 
 impl Warp {
-    /// Fails if the lanes do not have the same address and stride, or if the lines overlap.
+    /// Returns the lines of a matrix. Fails if the lanes do not have the same address and stride, or if the lines
+    /// overlap.
     fn lines(&self, stored: &StoredMatrix, fragment: &Fragment) -> Result<Lines, Stop> {
         let (count, length) = if stored.by_columns {
             (fragment.columns, fragment.rows)

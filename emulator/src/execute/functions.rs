@@ -40,7 +40,7 @@ fn one_by_one(op: &LaneOp, registers: &mut Registers, active: u32) {
     }
 }
 
-/// Whether a function is one of `f32`, rounds to the nearest, and has no modifier except flushing.
+/// Whether a function computes with `f32`, rounds to nearest, and has no modifier except flushing.
 fn is_plain(function: &FloatFunction) -> bool {
     let FloatFunction { op: _, wide, rounding, flush: _, saturate, propagates_nan, xor_sign } = *function;
     !wide && rounding == Rounding::NearestEven && !saturate && !propagates_nan && !xor_sign

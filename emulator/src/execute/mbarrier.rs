@@ -112,13 +112,13 @@ impl Warp {
                 }
             }
             MbarrierOp::ArriveAfterCopies { space, at, is_expected } => {
-                // Unlike copies that are waited for in other ways, these complete at once, and not as late as possible.
+                // These copies complete at once. Copies that are waited for in other ways complete as late as possible.
                 self.finish_copies(block, active, |_| true)?;
                 for lane in lanes(active) {
                     let at = self.object_at(block, space, at, lane)?;
                     self.arrive_at(block, at, lane, pc, |it| {
-                        // Otherwise, the phase first expects one more arrival, so the number of pending arrivals stays
-                        // the same.
+                        // An unexpected arrival adds one to the number of arrivals that the phase expects, so the
+                        // number of pending arrivals stays the same.
                         if is_expected { it.arrive(1, false, true) } else { Ok(it) }
                     })?;
                 }
@@ -190,7 +190,7 @@ impl Warp {
         }
     }
 
-    /// Reads an object. An `mbarrier.init` by another thread must be ordered before.
+    /// Reads an object. If another thread has executed `mbarrier.init`, that must be ordered before this read.
     fn object(&self, block: &mut BlockState<'_>, at: u64, lane: usize, pc: u32) -> Result<Object, Stop> {
         self.watch_read(block, lane, at, BYTES, pc)?;
         let (bits, state) = block.shared.load(at, 8);
@@ -201,8 +201,8 @@ impl Warp {
         })
     }
 
-    /// Changes an object by an arrival, and orders what the thread has done so far before everything that a thread does
-    /// after it has waited for the phase. Returns the object before the arrival. Call `Races::end_arrivals` after the
+    /// Changes an object by an arrival. Orders what the thread has done so far before everything that any thread does
+    /// after waiting for the phase. Returns the object before the arrival. Call `Races::end_arrivals` after the
     /// arrivals of all lanes.
     fn arrive_at(
         &self,

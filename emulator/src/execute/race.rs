@@ -2,14 +2,14 @@
 //!
 //! As in PTX, accesses are ordered by barriers (of a block, of a warp, or in shared memory), and by fences, releases
 //! and acquires together with strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles
-//! and votes. Writes of the same value are no race, and neither are two strong or volatile accesses, except volatile
-//! ones by lanes of one warp.
+//! and votes. Writes of the same value do not race. Neither do two accesses that are each strong or volatile, unless
+//! both are volatile and made by lanes of one warp.
 //!
 //! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory (1, 2 or 4
 //! bytes), the detector remembers the thread, the instruction and the tick of the last write that changed it and of two
 //! reads by different threads. Two reads are enough to find that a writer has not waited for the readers, because at
-//! least one of the two is by another thread. If it is not certain whether two accesses are ordered, they count as
-//! ordered, so every reported race is real.
+//! least one of them was made by a thread other than the writer. If it is not certain whether two accesses are ordered,
+//! they count as ordered, so every reported race is real.
 
 mod orderly;
 mod phases;
@@ -158,9 +158,9 @@ fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     (strength, is_atomic)
 }
 
-/// Whether two unordered accesses, each given as its thread and instruction, are not a race because both are strong or
-/// volatile. Two volatile accesses by lanes of one warp are a race nevertheless: kernels that rely on lockstep
-/// execution make such accesses.
+/// Whether two unordered accesses are not a race because each is strong or volatile. Each access is given as its thread
+/// and instruction. Two volatile accesses by lanes of one warp are a race nevertheless, because kernels that rely on
+/// lockstep execution make such accesses.
 fn is_no_race(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
     let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
     let both_volatile = first == Strength::Volatile && second == Strength::Volatile;
@@ -237,7 +237,8 @@ impl Races {
     /// Orders everything that lanes of a warp have done so far before everything that they do from now on.
     pub fn order_lanes(&mut self, warp: u32, mask: u32) {
         let first = 32 * warp as usize;
-        // Unless warps were ordered, all that a lane knows about other warps comes from the last barrier for all.
+        // Unless threads of different warps were ordered, only the last barrier for all orders a lane after other
+        // warps.
         let columns =
             if self.crosses_warps { 0..self.threads } else { first..(first + 32).min(self.threads) };
         let mut together = vec![0; columns.len()];
@@ -254,7 +255,7 @@ impl Races {
         self.advance();
     }
 
-    /// Lanes of a warp arrive at a barrier for `needed` threads.
+    /// Records that lanes of a warp arrive at a barrier for `needed` threads.
     pub fn arrive(&mut self, barrier: usize, warp: u32, mask: u32, needed: u32) {
         // A barrier at which all threads wait needs no record. Arrivals without a wait, and barriers for some threads,
         // order fewer accesses.
@@ -273,7 +274,7 @@ impl Races {
         self.advance();
     }
 
-    /// Lanes of one or more warps pass a barrier. `all` says whether the barrier orders all threads of the block.
+    /// Records that lanes of one or more warps pass a barrier. `all` says whether it orders all threads of the block.
     pub fn release(&mut self, barrier: usize, passing: impl Iterator<Item = (u32, u32)>, all: bool) {
         let together = std::mem::take(&mut self.arrived[barrier]);
         if all || together.is_empty() {

@@ -9,7 +9,7 @@ use crate::fault::FaultKind;
 use crate::lane::mask;
 use crate::limits;
 
-/// The number of bytes of local memory that can be forgotten in the time of an instruction.
+/// The number of bytes of local memory that can be marked as never written in the time of an instruction.
 const FORGOTTEN_BYTES_PER_INSTRUCTION: u32 = 1024;
 
 #[derive(Debug)]
@@ -85,10 +85,10 @@ pub struct Warp {
 /// The state of a warp's turn: the instructions left in it, and the state of other parts.
 struct Turn {
     left: u32,
-    /// Whether the last part gave way after many backward branches, so another part must run next.
+    /// Whether the part that ran last yielded after many backward branches, so that another part must run next.
     yields: bool,
-    /// The position at which the running part must stop, because another part is there. `u32::MAX` if no part is ahead.
-    /// Also `u32::MAX` if a part is behind, which happens after a yield.
+    /// The position at which the running part must stop, because another part is there. `u32::MAX` if no part is ahead,
+    /// or if a part is behind, which happens after a yield.
     ahead: u32,
     others_can_run: bool,
 }
@@ -204,7 +204,7 @@ impl Warp {
         self.run_on::<true>(block, at, mask, turn)
     }
 
-    /// `FUSED` says whether the host multiplies and adds in one instruction.
+    /// Runs a part. `FUSED` says whether the host multiplies and adds in one instruction.
     #[inline(always)]
     fn run_on<const FUSED: bool>(
         &mut self,

@@ -16,8 +16,8 @@ pub enum FloatOp {
     Reciprocal,
     SquareRoot,
     ReciprocalSquareRoot,
-    /// For `f64`, like the next one: computes the upper half of the result from the upper half of the operand. The
-    /// lower half is zero.
+    /// For `f64`: computes the upper half of the result from the upper half of the operand. The lower half is zero. The
+    /// next operation is computed in the same way.
     ReciprocalHigh,
     ReciprocalSquareRootHigh,
     Sine,

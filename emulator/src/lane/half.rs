@@ -98,7 +98,7 @@ impl HalfFunction {
         }
     }
 
-    /// Exact arithmetic on any values, rounded once.
+    /// Computes the result exactly, for any values, and rounds it once.
     pub(super) fn exactly(&self, x: Value, y: Value, z: Value, format: Format) -> u64 {
         let nearest = Rounding::NearestEven;
         match self.op {
@@ -109,9 +109,9 @@ impl HalfFunction {
         }
     }
 
-    /// Arithmetic on zeros and normal numbers whose result is zero or normal, too. Products are exact in `f64`. The sum
-    /// may be rounded there, which matters only if it then seems to be half-way between two numbers. Returns `None` in
-    /// that case, and for other numbers.
+    /// Computes the result in `f64`, for zeros and normal numbers whose result is zero or normal, too. Products are
+    /// exact in `f64`. The sum may be rounded there, which matters only if it then seems to be half-way between two
+    /// numbers. Returns `None` in that case, and for other numbers.
     pub(super) fn in_f64(&self, a: u64, b: u64, c: u64, format: Format) -> Option<u64> {
         let (x, y, z) = (widened(a, format)?, widened(b, format)?, widened(c, format)?);
         let result = match self.op {

@@ -216,7 +216,7 @@ fn carried(sum: u128, bits: u32) -> Results {
     (sum as u64, u64::from(sum >> bits != 0))
 }
 
-/// As on the hardware, a division by zero sets all bits of the result.
+/// Divides two numbers. As on the hardware, a division by zero sets all bits of the result.
 fn divided(ty: Type, x: i128, y: i128) -> u64 {
     if y == 0 { ty.truncate(u64::MAX) } else { (x / y) as u64 }
 }

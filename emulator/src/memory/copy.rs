@@ -1,4 +1,4 @@
-//! Copies within global memory, which keep what was never written.
+//! Copies within global memory, which preserve the state of bytes that were never written.
 
 use super::Heap;
 use crate::fault::Fault;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Written(OnceLock<Box<[AtomicU32]>>);
 
 impl Written {
-    /// No byte of an allocation of `end` bytes was written. `None` if memory for the bits is refused.
+    /// Records that no byte of an allocation of `end` bytes was written. Returns `None` if memory for the bits is
+    /// refused.
     pub fn nothing(end: u64) -> Option<Self> {
         let length = end.div_ceil(32) as usize;
         let mut bits = Vec::new();

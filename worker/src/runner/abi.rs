@@ -126,7 +126,8 @@ pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *m
 /// The `data` fields of an output, as word indices in `Arguments::live`.
 struct OutputWords {
     words: Vec<usize>,
-    /// True if the output is the new value of arguments that the call changes. A plan call gets these as inputs.
+    /// True if the output is the new value of arguments that the call changes. A plan call gets these arguments as
+    /// inputs.
     changed: bool,
 }
 
@@ -326,7 +327,7 @@ impl Arguments {
         self.lists.contains_key(&index)
     }
 
-    /// Returns whether an argument is passed as a tensor, as lists are too.
+    /// Returns whether an argument is passed as a tensor. Lists are passed as tensors, too.
     pub(crate) fn is_tensor(&self, index: usize) -> bool {
         self.owned.get(index).is_some_and(Option::is_some)
     }
@@ -363,7 +364,7 @@ impl Arguments {
         Some(Block { base: memory.as_mut_ptr() }.array(&values))
     }
 
-    /// Calls a function with these arguments in the form that it wants. Returns its code, and the value that it returned.
+    /// Calls a function with these arguments in the given form. Returns its code, and the value that it returned.
     ///
     /// # Safety
     /// `function` must have the signature of the candidate interface. The function may do anything else: this process
@@ -376,7 +377,7 @@ impl Arguments {
                 Passed::Tensor => self.owned.get(index).copied().flatten(),
             };
             if let Some(object) = object {
-                // SAFETY: lists and tensors are arguments, with whose `Any`s the block begins.
+                // SAFETY: lists and tensors are arguments, and the block begins with the `Any`s of all arguments.
                 unsafe { self.live.as_mut_ptr().cast::<Any>().add(index).write(object) };
             }
         }

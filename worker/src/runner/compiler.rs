@@ -28,9 +28,9 @@ pub struct CompileOrder {
 const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// Blocks `REQUESTS_TO_END` in the compiler and, unless they set a mask of their own, in the programs that it starts.
-/// The supervisor and the worker end them with SIGKILL, which cannot be blocked. A compiler would remove its temporary
-/// files and then send itself the signal, which has no effect on the first process of a namespace. It would continue
-/// without its files, and fail as if the source were wrong.
+/// The supervisor and the worker end them with SIGKILL, which cannot be blocked. If a compiler got one of the blocked
+/// signals, it would remove its temporary files and then send itself the signal, which has no effect on the first
+/// process of a namespace. It would continue without its files, and fail as if the source were wrong.
 fn block_requests_to_end() -> std::io::Result<()> {
     Ok(REQUESTS_TO_END.into_iter().collect::<SigSet>().thread_block()?)
 }
@@ -47,8 +47,8 @@ pub fn main() -> i32 {
     2
 }
 
-/// Returns the exit code if the compiler is a library. A program takes the place of this code, so then this returns
-/// only after an error.
+/// Runs the compiler. Returns the exit code if the compiler is a library. A program replaces this process's code, so
+/// with a program, this returns only after an error.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

@@ -28,7 +28,7 @@ impl From<MapError> for EntryError {
 pub(super) struct Entry {
     pub(super) arguments: Arguments,
     outputs: Vec<OutputMaps>,
-    /// What each output must be if it is returned; `None` for the new value of arguments.
+    /// The properties that each output must have if it is returned; `None` for the new value of arguments.
     expected: Vec<Option<Expected>>,
     /// The part of the outputs' memfd in which this entry's outputs lie.
     output_range: Range<u64>,

@@ -87,7 +87,7 @@ pub struct EntrySetup {
     /// True if inputs lie in slots of a pool. Their whole pages are mapped in place, and each input starts at its
     /// phase.
     pub pooled: bool,
-    /// The inputs of which there are variants.
+    /// The variants of inputs, for each input that has any.
     pub variants: Vec<VariantRange>,
     /// The call, if an interpreter makes it.
     pub call: Option<WireCall>,
@@ -203,7 +203,7 @@ pub fn send_to_runner(
     send_frame(socket, frame, descriptors)
 }
 
-/// Called by the runner, or by the process that becomes a compiler.
+/// Receives a frame, in a runner or in a process that becomes a compiler.
 pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
     receive_frame(socket)
 }
@@ -292,7 +292,7 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
     send(socket, &frame, SendFlags::NOSIGNAL).map(drop).map_err(FrameError::Send)
 }
 
-/// Returns `None` if nothing arrives within `timeout`. The sender may be hostile.
+/// Receives a reply from a runner, which may be hostile. Returns `None` if nothing arrives within `timeout`.
 pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);

@@ -1,10 +1,10 @@
 //! Collapses a process's memory into huge pages, so that copies of it start and end faster.
 //!
-//! A process that has imported torch has about 75,000 small private pages. A clone copies an entry of a page table for
-//! each, and the copy's end drops it. A huge page has one entry for 2 MiB.
+//! A process that has imported torch has about 75,000 small private pages. For each of them, a clone copies an entry of
+//! a page table, which is dropped when the copy ends. A huge page has one entry for 2 MiB.
 //!
-//! Linux collapses pages by copying them. This is done in small steps, while an earlier clone works. What is collapsed
-//! then exists twice until that clone ends. Linux before 6.1 refuses, and changes nothing.
+//! Linux collapses pages by copying them. This is done in small steps, while an earlier clone works. Until that clone
+//! ends, collapsed memory exists twice. Linux before 6.1 refuses the request, and changes nothing.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl HugePages {
         Self { remaining: pieces.into_iter() }
     }
 
-    /// Collapses some of the memory that is nearly full.
+    /// Collapses some of those parts whose small pages are nearly all in memory.
     pub(super) fn step(&mut self) {
         let began = Instant::now();
         let mut pages = 0;
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(found(3 * megabyte..5 * megabyte), []);
     }
 
-    /// Whether this kernel collapses memory. Prints that the test was skipped if not.
+    /// Returns whether this kernel collapses memory. If it does not, prints that the test is skipped.
     fn can_collapse() -> bool {
         let memory = vec![1_u8; 2 * HUGE_PAGE];
         let piece = pieces(memory.as_ptr_range().start as usize..memory.as_ptr_range().end as usize).next();
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn full_memory_is_collapsed_with_its_contents_and_empty_memory_is_not() {
         const HALF: usize = 4 * HUGE_PAGE;
-        // SAFETY: a new mapping, which nothing else knows; it is never unmapped.
+        // SAFETY: a new mapping, to which nothing else refers; it is never unmapped.
         let memory = unsafe {
             let address = mmap_anonymous(
                 std::ptr::null_mut(),

@@ -6,7 +6,7 @@
 //! the file's bytes again after `MADV_DONTNEED`. Every input has a guard page on either side, and is sealed before the
 //! candidate is loaded if Linux can do that.
 //!
-//! Outputs are shared mappings of a sealed memfd between guard pages. This module knows bytes, not tensors.
+//! Outputs are shared mappings of a sealed memfd between guard pages. This module handles bytes, not tensors.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -115,8 +115,8 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants: verification
-/// has looked for accesses beyond the input.
+/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants, because
+/// verification has already looked for accesses beyond the input.
 pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let too_large = || MapError::TooLarge { bytes: range.bytes };

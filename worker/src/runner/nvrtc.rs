@@ -32,7 +32,7 @@ const MACHINE_CODE: &str = "cubin";
 const SOURCE_ERROR: i32 = 1;
 const INCOMPLETE: &str = "the arguments of NVRTC do not end with `-o`, an output file and a source file";
 
-/// Returns the exit code, or the reason why nothing could be compiled.
+/// Compiles a source. Returns the exit code, or the reason why nothing could be compiled.
 pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
     let order = Order::read(arguments)?;
     let source = std::fs::read(&order.source)
@@ -99,7 +99,7 @@ impl Library {
         }
     }
 
-    /// Returns an error if an option asks for machine code of an architecture that this NVRTC does not know. NVRTC's
+    /// Returns an error if an option asks for machine code of an architecture that this NVRTC does not support. NVRTC's
     /// own message would read like a mistake in the source.
     fn check_architecture(&self, options: &[CString]) -> Result<(), String> {
         let flag = options.iter().rev().filter_map(|option| option.to_str().ok()).find_map(|option| {
@@ -121,7 +121,7 @@ impl Library {
         ))
     }
 
-    /// The architectures that this NVRTC knows; `None` if it cannot say.
+    /// The architectures that this NVRTC supports; `None` if it does not report them.
     fn architectures(&self) -> Option<Vec<c_int>> {
         // SAFETY: these are the types of the library's interface.
         let (count, get) = unsafe {
@@ -136,7 +136,7 @@ impl Library {
             return None;
         }
         let mut known = vec![0; usize::try_from(found).ok()?];
-        // SAFETY: the call writes as many numbers as it said.
+        // SAFETY: the call writes as many numbers as the previous call reported.
         (unsafe { get(known.as_mut_ptr()) } == 0).then_some(known)
     }
 

@@ -1,8 +1,8 @@
 //! How a function built with tvm-ffi takes its arguments, which is known only after its first call.
 //!
-//! A library says nothing about its functions' parameters. tvm-ffi refuses a call that does not fit before the function
-//! begins, with an error that says what does not fit. The call is then repeated in another form. A candidate can raise
-//! such an error itself, but gains nothing: the repetition counts towards the time of the same call.
+//! A library does not describe the parameters of its functions. If a call does not fit, tvm-ffi refuses it before the
+//! function begins, and its error says what does not fit. The call is then repeated in another form. A candidate can
+//! raise such an error itself, but gains nothing: the repetition counts towards the time of the same call.
 
 use super::abi::{Arguments, Form, Passed};
 
@@ -25,8 +25,8 @@ pub(super) fn adapt(form: &mut Form, error: &str, arguments: &Arguments, may_ret
     true
 }
 
-/// The index of the argument that was refused because of its type, and whether it was an array instead of a borrowed
-/// tensor.
+/// The index of the argument that was refused because of its type, and whether it was passed as an array instead of as
+/// a borrowed tensor.
 fn refused_argument(error: &str) -> Option<(usize, bool)> {
     let rest = error.strip_prefix("TypeError: Mismatched type on argument #")?;
     let (index, rest) = rest.split_once(" when calling: `")?;

@@ -15,7 +15,7 @@ use super::strided_copy::StridedCopy;
 /// `TVMFFIObjectDecRef`.
 type Release = unsafe extern "C" fn(*mut c_void) -> i32;
 
-/// An output that is not passed if the function returns it.
+/// An output that a function may return, in which case it is not passed as an argument.
 pub(super) struct Expected {
     dtype: DataType,
     shape: Vec<i64>,
@@ -23,7 +23,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// `None` for the new value of arguments, which is never returned.
+    /// Returns `None` for an output that is the new value of arguments, because such an output is never returned.
     pub(super) fn of(output: &WireOutput) -> Option<Self> {
         let (shape, stride) = (output.shape.clone(), output.stride.clone());
         output.arguments.is_empty().then(|| Self { dtype: output.dtype.into(), shape, stride })
@@ -34,7 +34,7 @@ impl Expected {
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     Host,
-    /// On the emulated device. The function reads its memory at an address.
+    /// On the emulated device. The function reads the device's memory at an address.
     Device(fn(u64, &mut [u8]) -> Result<(), String>),
 }
 

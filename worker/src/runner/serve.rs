@@ -289,7 +289,7 @@ impl Runner {
         'calls: for call in 0..calls {
             let slot = first_slot + call;
             let on_device = self.on_device;
-            // Each repetition changes the form of at least one argument, so there are few.
+            // Each repetition changes the form of at least one argument, so there are only a few repetitions.
             let (mut code, mut value, mut raised) = loop {
                 entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
                 if on_device {

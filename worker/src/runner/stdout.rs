@@ -18,7 +18,7 @@ pub(super) fn write_line_by_line() {
     unsafe { setvbuf(stdout, std::ptr::null_mut(), LINE_BUFFERED, 0) };
 }
 
-/// Writes what C's streams of this process hold.
+/// Writes out what is buffered in C's streams of this process.
 pub(super) fn flush() {
     // SAFETY: this flushes all streams, and none of our own threads closes one.
     unsafe { libc::fflush(std::ptr::null_mut()) };

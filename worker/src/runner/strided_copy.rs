@@ -2,7 +2,7 @@
 
 use super::abi::DataType;
 
-/// An axis, or several that can be copied like one. Strides are in bytes.
+/// An axis, or several axes that can be copied as one. Strides are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: isize,
@@ -45,7 +45,8 @@ impl StridedCopy {
         Self { dtype, axes }
     }
 
-    /// Returns an axis along which the target is expanded and the source has different elements.
+    /// Copies all elements. Returns an axis along which the target is expanded and the source has different elements,
+    /// or `None` if there is no such axis.
     ///
     /// # Safety
     ///

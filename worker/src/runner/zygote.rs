@@ -151,7 +151,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
                     // Without a rehearsal, the candidate starts more slowly.
                     let _ = interpreter.rehearse();
                     if wait_to_be_woken(socket).is_err() {
-                        // The worker has closed the socket: it is gone, or needs no copy.
+                        // The worker has closed the socket: it has ended, or does not need this copy.
                         return 0;
                     }
                 }
@@ -168,7 +168,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     }
 }
 
-/// In a copy that was made ahead, whose socket has the zygote's number: waits until it is needed.
+/// Waits, in a copy that was made ahead, until the copy is needed. Its socket has the same number as the zygote's.
 fn wait_to_be_woken(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
     let (Ahead::Wake, _) = receive_frame(socket)? else {
         return Err(FrameError::Malformed { what: "order" });

@@ -47,7 +47,7 @@ pub(crate) trait Backend {
     type Placed: AsRef<Recorded>;
     /// Device memory in which a replay keeps its tensors.
     type Pool: Device + Send;
-    /// The same memory, in the form in which sessions map it.
+    /// A pool's memory, in the form in which sessions map it.
     type Arena;
     type Candidate: Candidate;
     /// Memory for inputs that differ in every timed call.
@@ -55,10 +55,10 @@ pub(crate) trait Backend {
 
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
-    /// In the background, starts those parts of the candidate's next session that do not depend on its entries.
+    /// Starts, in the background, those parts of the candidate's next session that do not depend on its entries.
     fn prepare(&self, candidate: &Self::Candidate);
 
-    /// In the background, prepares what the next session of any candidate can use. Nothing may be timed meanwhile.
+    /// Prepares, in the background, what the next session of any candidate can use. Nothing may be timed meanwhile.
     fn make_ahead(&self, _candidate: &Self::Candidate) {}
 
     /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
@@ -138,7 +138,7 @@ impl TimedSession {
 
 /// An opened artifact, as the policy uses it.
 pub(crate) trait Candidate {
-    /// Empty if the sessions do not run on a CPU.
+    /// The CPUs on which its sessions run; empty if they do not run on a CPU.
     fn cpus(&self) -> &[u32];
 
     /// Returns true if its sessions leave a CPU to other processes.
@@ -166,7 +166,7 @@ pub(crate) enum Sharing<'b> {
 
 /// Iterates over the entries of a task. In verification, reads their inputs ahead of the candidate.
 pub(crate) trait Groups<P> {
-    /// `None` after the last group. The previous group must have been given back.
+    /// Returns the next group; `None` after the last one. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
 
     /// Takes the group's entries back, once no session uses them any more.
@@ -267,7 +267,7 @@ pub(crate) trait Session {
     /// Loads the candidate. Must be called once, before anything else.
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError>;
 
-    /// Call it only if the candidate has a plan call.
+    /// Makes the plan call of an entry. Call it only if the candidate has a plan call.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
     /// Fills every output and the bytes beside it with `poison`, restores each argument that the call changes, and then
@@ -296,7 +296,7 @@ pub(crate) trait Session {
 
     fn clock(&mut self) -> &mut dyn Clock;
 
-    /// Every session must end with this, except after an error.
+    /// Ends the session. Must be called for every session, except after an error.
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 
@@ -417,7 +417,7 @@ pub(crate) struct DeviceBlock {
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
     pub(crate) copy_rate: Option<f64>,
-    /// What timing lacks on this device, each with the reason.
+    /// The features of timing that are missing on this device, each with the reason.
     pub(crate) lacks: Vec<String>,
 }
 

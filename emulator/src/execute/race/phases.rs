@@ -1,5 +1,5 @@
-//! The order that barriers in shared memory (`mbarrier`) create: a thread that finds a phase complete comes after what
-//! others did before they arrived in it, or in an earlier phase.
+//! The order that barriers in shared memory (`mbarrier`) create: a thread that finds a phase complete is ordered after
+//! everything that other threads did before they arrived in that phase or in an earlier one.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ type Ticks = Vec<u32>;
 
 #[derive(Debug, Default)]
 struct Phases {
-    /// By arrivals in the present phase.
+    /// The ticks of arrivals in the present phase.
     pending: Ticks,
-    /// By arrivals in complete phases.
+    /// The ticks of arrivals in complete phases.
     complete: Ticks,
 }
 
@@ -49,7 +49,7 @@ fn join(into: &mut Ticks, others: &[u32]) {
 }
 
 impl Races {
-    /// A thread arrives at the barrier at this offset. `completes` is true if the phase is then complete.
+    /// Records that a thread arrives at the barrier at this offset. `completes` is true if the phase is then complete.
     pub fn arrive_in_phase(&mut self, thread: u32, at: u64, completes: bool) {
         let key = self.barriers.key(at);
         let mut phases = self.barriers.0.remove(&key).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Races {
         self.advance();
     }
 
-    /// A thread finds a phase of the barrier at this offset complete.
+    /// Records that a thread finds a phase of the barrier at this offset complete.
     pub fn wait_for_phase(&mut self, thread: u32, at: u64) {
         self.crosses_warps = true;
         let key = self.barriers.key(at);
@@ -80,7 +80,7 @@ impl Races {
         self.barriers.0.insert(key, phases);
     }
 
-    /// The memory at this offset becomes another barrier, or none.
+    /// Records that the memory at this offset becomes another barrier, or none.
     pub fn forget_barrier(&mut self, at: u64) {
         self.barriers.0.remove(&at);
     }

@@ -1,7 +1,7 @@
-//! Objects of tvm-ffi, which functions that want them get instead of a borrowed `DLTensor`.
+//! Objects of tvm-ffi, for functions that do not accept a borrowed `DLTensor`.
 //!
-//! The layouts follow tvm-ffi's `c_api.h`. Our objects have so many references that no candidate releases the
-//! last one, and each call gets them with the same number.
+//! The layouts follow tvm-ffi's `c_api.h`. Each call gets our objects with the same reference count, which is so high
+//! that no candidate releases the last reference.
 
 use std::ffi::c_void;
 

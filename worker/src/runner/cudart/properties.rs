@@ -5,7 +5,7 @@ use opt_emulator::limits;
 use super::INVALID_VALUE;
 
 const WARP: i32 = 32;
-/// Only a few multiprocessors, because some kernels start one block or more for each.
+/// The number of multiprocessors. It is small, because some kernels start one block or more for each.
 const MULTIPROCESSORS: i32 = 4;
 pub(super) const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;

@@ -98,7 +98,7 @@ def exit_process(end):
 
 
 def about_standard_module(error):
-    """Returns a hint, if the error is that a standard module of the interpreter cannot be imported."""
+    """Returns a hint if the error says that a standard module of the interpreter cannot be imported."""
     name = str(getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ImportError) and name in sys.stdlib_module_names:
         return " (a standard module: is this interpreter complete, and can every user read its files?)"
@@ -176,7 +176,7 @@ class State:
                 self.add(symbol, name, own[name], it)
         others = [it for name, it in recorded.items() if name not in own]
         unnamed = {name: tensor for name, tensor in own.items() if name not in recorded}
-        # A model may leave out what it does not need, and may have more than the recorded one.
+        # A model may lack recorded tensors that it does not need, and may have tensors that the recorded one lacks.
         if others and unnamed:
             if [form(tensor) for tensor in unnamed.values()] != [(it["dtype"], it["shape"]) for it in others]:
                 raise LookupError(

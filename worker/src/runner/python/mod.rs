@@ -34,7 +34,7 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Loads and calls a small module of our own. What later loads and calls need is then in memory.
+    /// Loads and calls a small module of our own, so that what later loads and calls use is already in memory.
     pub(super) fn rehearse(self) -> Result<(), String> {
         let Self { api, driver } = self;
         // SAFETY: the lock has been held since `ready`. No null pointer is passed on, and no object is released twice.

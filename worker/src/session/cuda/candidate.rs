@@ -13,7 +13,7 @@ pub(crate) struct DeviceCode {
 }
 
 impl DeviceCode {
-    /// The bytes that are compared with the digest are the ones loaded later.
+    /// Reads the artifact. The bytes that are compared with the digest are the ones that are loaded later.
     pub(super) fn open(callee: &Callee) -> Result<Self, SessionError> {
         let (mut file, mut image) = (artifact::open(callee)?, Vec::new());
         file.read_to_end(&mut image)

@@ -14,7 +14,8 @@ pub(super) const SYMBOL: &str = "opt_digest";
 /// The size of a word, in bytes.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// The largest number of blocks. If an input has more words than their threads, each thread processes several.
+/// The largest number of blocks in a launch. If an input has more words than these blocks have threads, each thread
+/// processes several words.
 const MAX_BLOCKS: u64 = 4096;
 /// The time limit of each launch, and of waiting for all digests of an entry. The emulated device takes some seconds
 /// for a gigabyte.
@@ -56,7 +57,7 @@ impl Digester {
         let _ = driver.lock().unload(self.module);
     }
 
-    /// `sums` is the address of device memory for one sum per part.
+    /// Computes the digests of these parts. `sums` is the address of device memory for one sum per part.
     pub(super) fn of(
         &self,
         driver: &SharedDriver,

@@ -30,7 +30,7 @@ impl During {
     }
 }
 
-/// If the candidate cannot have caused the error, the host is to blame.
+/// Returns the verdict on an error of the driver. If the candidate cannot have caused the error, the host is to blame.
 pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
     let verdict = |status, detail| Verdict { status, detail };
     let what = during.text();

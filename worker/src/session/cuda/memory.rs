@@ -23,7 +23,7 @@ const COPY_LIMIT: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Returns false if the wait takes longer than `limit`.
+/// Waits until a mark is reached. Returns false if this takes longer than `limit`.
 pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Result<bool, DriverError> {
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;

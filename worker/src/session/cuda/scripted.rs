@@ -102,7 +102,7 @@ pub(super) struct Script {
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
-    /// The number of the poll that finds a mark reached. The first poll is 1; 0 means the same.
+    /// The number of the poll that finds a mark reached. Polls count from 1; 0 means the first, too.
     pub(super) polls: u32,
     pub(super) clock: VirtualClock,
     functions: Vec<String>,
@@ -114,14 +114,14 @@ pub(super) struct Script {
     failed: Option<Code>,
 }
 
-/// The device and the host share this clock, as if the host waited for everything that the device does.
+/// A clock that the device and the host share, as if the host waited for everything that the device does.
 #[derive(Default)]
 pub(super) struct VirtualClock {
     passed: Duration,
     stamps: Vec<Duration>,
-    /// Added to every launch that is not part of a graph.
+    /// The time that is added to every launch that is not part of a graph.
     pub(super) launch_takes: Duration,
-    /// For fills and copies; 0 if they take no time.
+    /// The rate of fills and copies; 0 if they take no time.
     pub(super) bytes_per_us: u64,
     /// The share of the passed time that the device's clock shows; 0 means 100.
     pub(super) shows_percent: u32,
@@ -172,7 +172,7 @@ impl ScriptedDriver {
         (Self { started: Instant::now(), card, script: script.clone() }, script)
     }
 
-    /// Returns an error if the script makes this call fail, or if the context has failed.
+    /// Records a call. Returns an error if the script makes this call fail, or if the context has failed.
     fn ask(&self, asked: Asked) -> Result<MutexGuard<'_, Script>, DriverError> {
         let mut script = self.script.lock();
         script.asked.push(asked);

@@ -191,8 +191,8 @@ impl<'b> DeviceSession<'b> {
                             "its workspaces take {asked}, which is more than limits.memory allows: {error}"
                         ),
                     });
-                    // Only the residency engine knows the workspaces that were allocated before the error, so it is
-                    // dropped with them.
+                    // Only the residency engine has a record of the workspaces that were allocated before the error, so
+                    // the engine is dropped together with them.
                     self.spoiled = true;
                     return Ok(());
                 }

@@ -103,7 +103,7 @@ impl Callable {
         })
     }
 
-    /// `outputs` is the size of the output memfd.
+    /// Describes a runner for these entries. `outputs` is the size of the output memfd.
     pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
         let sum = |bytes: fn(&Placed) -> Bytes| -> Bytes { entries.iter().map(bytes).sum() };
         let materialised = sum(Placed::materialised_bytes);
@@ -150,7 +150,7 @@ impl Callable {
         }
     }
 
-    /// `None` if a library is called directly.
+    /// The form of the interpreter's calls; `None` if a library is called directly.
     pub(super) fn form(&self) -> Option<Form> {
         self.interpreter.as_ref().map(|_| self.callee.form)
     }

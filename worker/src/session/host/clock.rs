@@ -1,12 +1,14 @@
 //! Times a runner: n calls between two readings of this process's clock, each call into its own output slot.
 //!
 //! The runner is stopped between blocks, so it cannot compete with another session. Its outputs are judged while it is
-//! stopped; only a few elements are also read right before the second reading, to see whether they change after it. The
-//! candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and the
-//! command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
-//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks. In an
-//! idle round, which is an empty block among timed ones, the runner is stopped only some time after its answer: any CPU
-//! time that it uses until then is work outside the timed calls.
+//! stopped; only a few elements are also read right before the second reading, to see whether they change after it.
+//!
+//! The candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and
+//! the command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
+//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks.
+//!
+//! An idle round is an empty block among timed ones. In it, the runner is stopped only some time after its answer: any
+//! CPU time that it uses until then is work outside the timed calls.
 
 use std::time::Duration;
 
@@ -61,7 +63,8 @@ pub(super) struct Stopwatch {
     max_handoff: Duration,
     /// False if the candidate or the baseline needs every CPU, or if blocks have real-time priority.
     may_spin: bool,
-    /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
+    /// True if the candidate's limits leave a CPU to other processes. If not, the numbers of threads and of busy CPUs
+    /// decide whether one is left.
     leaves_a_cpu: bool,
     /// Whether this process spun when the hand-off was measured. `None` if it was not measured, or was forgotten.
     handoff_spun: Option<bool>,
@@ -93,8 +96,8 @@ impl Stopwatch {
         self.handoff_blocks = if brief { BRIEF_HANDOFF_BLOCKS } else { HANDOFF_BLOCKS };
     }
 
-    /// With real-time priority, this process does not spin, because that would keep the supervisor, which enforces the
-    /// memory limits, from running.
+    /// Sets the priority in blocks. With real-time priority, this process does not spin, because that would keep the
+    /// supervisor, which enforces the memory limits, from running.
     pub(super) fn set_priority(&mut self, priority: Priority) {
         self.priority = priority;
         self.may_spin &= priority == Priority::None;
@@ -342,16 +345,16 @@ impl HostSession<'_> {
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
-        // Waking the runner and stopping it at once measures what this costs by itself, which depends on threads and
-        // CPUs.
+        // The runner is woken and stopped at once, to measure the CPU time that this takes by itself. That time depends
+        // on threads and CPUs.
         let before = self.watch.stopped_at;
         self.resume()?;
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // The outputs are filled only now, so that nothing is left in them that the runner wrote when it was woken
-        // above. It could not read the new inputs then either.
+        // The outputs are filled only now, so that nothing remains of what the runner wrote when it was woken above.
+        // The new inputs are also written only now, so the runner could not read them then.
         inputs.result = std::mem::replace(&mut inputs.result, Ok(())).and_then(|()| fill(self));
         inputs.write();
         if inputs.result.is_ok() {
@@ -370,13 +373,13 @@ impl HostSession<'_> {
         Ok(Some(StoppedRunner { cost, stopped_at, waited }))
     }
 
-    /// Spreads the threads of the stopped runner over its CPUs. If this process spins, its CPU does not become free,
-    /// but enough others are, so nothing is spread.
+    /// Spreads the threads of the stopped runner over its CPUs. Does nothing if this process spins: its own CPU then
+    /// stays busy, but enough other CPUs are free.
     fn spread(&self, still: &StoppedRunner) -> Option<Spread> {
         if self.watch.may_spin { None } else { Spread::of(self.runner.pid(), still.cost.threads) }
     }
 
-    /// Returns false if the runner died.
+    /// Stops the runner and reads its CPU time. Returns false if the runner died.
     fn stop_and_read_cpu_time(&mut self) -> Result<bool, RunnerError> {
         let stopped = self.ensure_stopped()?;
         if stopped {
@@ -428,14 +431,14 @@ struct StoppedRunner {
     waited: Option<Waits>,
 }
 
-/// The time for which this process spins. On a busy machine, it can end up on the runner's CPU, and would then take a
-/// whole time slice from the runner in every block if it spun for longer.
+/// The time for which this process spins. It has a limit because, on a busy machine, this process can end up on the
+/// runner's CPU. Longer spinning would then take a whole time slice from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }
 
-/// Both numbers are needed, because each can be too low: threads may start and end within a call, and while this
-/// process spins, the candidate cannot keep all CPUs busy.
+/// Returns true if a CPU is left for this process. Both numbers are needed, because each can be too low: threads may
+/// start and end within a call, and while this process spins, the candidate cannot keep all CPUs busy.
 fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
     let max_busy = cpus as f64 * MAX_BUSY;

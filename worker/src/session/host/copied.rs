@@ -35,7 +35,7 @@ pub(crate) struct Uncopied {
     pub(crate) error: StagingError,
 }
 
-/// Identifies bytes by their content if it is known, otherwise by their location.
+/// Identifies bytes by their content if that is known, otherwise by their location.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },

@@ -51,8 +51,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::Timeout { limit } => {
                 verdict(Status::Timeout, format!("killed {during}: not done after {limit:?}"))
             }
-            // Only a process whose thread hangs in a system call does not stop. The candidate made the call, and the
-            // runner's end by SIGKILL shows that Linux still works.
+            // A process fails to stop only if one of its threads hangs in a system call. The candidate made that call,
+            // and the runner's end by SIGKILL shows that Linux still works.
             KillReason::WouldNotStop { limit } => verdict(
                 Status::Timeout,
                 format!(

@@ -141,7 +141,7 @@ impl Segment {
     }
 }
 
-/// `None` for paths and malformed strings.
+/// The file name at this offset of the string table; `None` for paths and malformed strings.
 fn name_at(strings: &[u8], at: u64) -> Option<String> {
     let rest = strings.get(usize::try_from(at).ok()?..)?;
     let length = rest.iter().take(MAX_NAME + 1).position(|&byte| byte == 0)?;

@@ -67,7 +67,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// `output` is the number of bytes of each standard stream that are kept.
+    /// Creates the descriptors. `output` is the number of bytes of each standard stream that are kept.
     pub(super) fn create(output: Bytes) -> Result<Self, RunnerError> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -94,7 +94,7 @@ impl Parts {
         ])
     }
 
-    /// `base` is the memory that the process will owe before its candidate runs.
+    /// Starts a process with these descriptors. `base` is the memory that it will owe before its candidate runs.
     pub(super) fn start(
         self,
         link: &Link,

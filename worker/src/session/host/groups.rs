@@ -115,8 +115,8 @@ impl Opener {
         self.open_others(range, opened, guards, expected)
     }
 
-    /// Returns `None` if the first entry must be opened in its turn, or if opening it fails. The error is then reported
-    /// in its turn.
+    /// Opens a group before its turn. Returns `None` if its first entry must be opened in its turn, or if opening that
+    /// entry fails. The error is then reported in its turn.
     fn open_ahead(&self, range: Range<usize>, expected: Expected) -> Option<Opened> {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -251,7 +251,7 @@ impl<'b> HostGroups<'b> {
         }
     }
 
-    /// If no thread can be started, the group is opened in its turn.
+    /// Opens a group on a thread. If no thread can be started, the group is opened in its turn.
     fn open_on_thread(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
         let opener = self.opener();
         let thread = std::thread::Builder::new().name("opener".to_owned());
@@ -366,7 +366,7 @@ impl Groups<Placed> for HostGroups<'_> {
 }
 
 impl Drop for HostGroups<'_> {
-    /// No thread may outlive its lease, even after an error.
+    /// Waits for the threads: none may outlive its lease, even after an error.
     fn drop(&mut self) {
         self.await_release();
         drop(self.ahead.take().map(JoinHandle::join));

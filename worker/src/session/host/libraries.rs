@@ -162,8 +162,8 @@ fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// The loader opens the descriptor's path again as the runner's user. If runners have their own users, a file that is
-/// not readable by all users is copied.
+/// Returns a file that runners can open. The loader opens the descriptor's path again as the runner's user, so if
+/// runners have their own users, a file that is not readable by all users is copied.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let runners_have_own_users = rustix::process::geteuid().is_root();

@@ -120,8 +120,8 @@ impl Placed {
         })
     }
 
-    /// Locates the inputs in an arena that has copies of them, at the offsets that `offset_of` returns. If it returns
-    /// `None` for one of them, none is moved, and the result is `None`. Materialised values stay where they are.
+    /// Locates the inputs in an arena that has copies of them, at the offsets that `offset_of` returns. If `offset_of`
+    /// returns `None` for an input, this moves none and returns `None`. Materialised values stay where they are.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
@@ -293,7 +293,8 @@ impl Placed {
         }
     }
 
-    /// Must be called while the runner is alive, because its touches cannot be counted afterwards.
+    /// Ends the watch, and keeps what was learned. Must be called while the runner is alive, because its touches cannot
+    /// be counted afterwards.
     pub(super) fn stop_watching(&self) {
         if let Some(watch) = self.watch.take() {
             let (reads, whole) = watch.stop_and_learn();

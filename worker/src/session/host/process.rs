@@ -27,9 +27,9 @@ use crate::session::{Called, Loaded};
 
 /// The largest parts of standard error and of standard output that are reported, in bytes.
 const OUTPUT_TAIL: usize = 2048;
-/// A stop takes microseconds unless a thread of the runner hangs in a system call.
+/// The time limit of a stop, which takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
+/// The first and the longest interval between checks of the pidfd while the worker waits for the end of a command.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
@@ -110,7 +110,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// The runner then waits for `Begin`.
+    /// Sends the setup to the process, which then waits for `Begin`.
     pub(crate) fn start(link: &Link, process: Process, spec: &RunnerSpec<'_>) -> Result<Self, RunnerError> {
         let Process { handle, base, inherited, control, socket, stdout, stderr } = process;
         let shared = spec.shared + stdout.size() + stderr.size();
@@ -143,7 +143,7 @@ impl Runner {
         self.send(&ToRunner::Entry(setup.clone()), descriptors)
     }
 
-    /// Returns no error if the runner is dead, because `begin` will notice that.
+    /// Sends a frame. Returns no error if the runner is dead, because `begin` will notice that.
     fn send(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
         match send_to_runner(self.socket.as_fd(), frame, descriptors) {
             Ok(()) | Err(FrameError::Closed) => Ok(()),
@@ -257,7 +257,7 @@ impl Runner {
         }
     }
 
-    /// Returns false if the runner is dead, or if it did not stop in time and was killed.
+    /// Stops the runner. Returns false if it is dead, or if it did not stop in time and was killed.
     pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
@@ -285,7 +285,7 @@ impl Runner {
         Ok(self.handle.cpu_time()?)
     }
 
-    /// Ignores threads that have ended.
+    /// Sets the scheduling of all threads of the runner. Ignores threads that have ended.
     pub(crate) fn set_scheduling(&self, scheduling: Scheduling) -> Result<(), RunnerError> {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
             return Ok(());

@@ -145,7 +145,8 @@ impl<'b> HostSession<'b> {
         Ok(Answer::Died)
     }
 
-    /// Returns false if the runner is dead, or was killed because it did not stop.
+    /// Stops the runner unless it is stopped already. Returns false if it is dead, or was killed because it did not
+    /// stop.
     pub(super) fn ensure_stopped(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
             self.stopped = self.runner.stop(self.link)?;
@@ -205,7 +206,8 @@ impl<'b> HostSession<'b> {
         self.refill(entry, 0..calls, |outputs| outputs.poison_slots(calls, poison))
     }
 
-    /// Copies the variants of arguments that the call changes to the slots of a block, where the calls change them.
+    /// For each argument that the call changes, copies its variants into the slots of a block, where the calls change
+    /// them.
     pub(super) fn start_from_variants(&self, entry: usize, calls: u32) -> Result<(), SessionError> {
         let Some((variants, _)) = &self.variants else { return Ok(()) };
         let outputs = &self.outputs[entry];

@@ -1,10 +1,10 @@
 //! Lets the threads of a stopped runner wake on different CPUs.
 //!
 //! All of them wake at once, while this process still occupies a CPU. If there are as many threads as CPUs, Linux wakes
-//! two of them on the same CPU and leaves them there for several milliseconds, which is longer than a block. One thread
-//! is therefore made to wake on the CPU of this process, which then sleeps. As soon as it has been woken, the thread
-//! may use all its CPUs again. A thread that it starts in the few microseconds before that stays on the single CPU for
-//! good.
+//! two of them on the same CPU and leaves them there for several milliseconds, which is longer than a block. Therefore,
+//! one thread is made to wake on this process's CPU, which becomes free when this process sleeps. As soon as that
+//! thread has been woken, it may use all its CPUs again. If it starts another thread in the few microseconds before
+//! that, the new thread stays on the single CPU for good.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -34,7 +34,7 @@ impl Spread {
         Self::place(other, here)
     }
 
-    /// Returns `None` if the thread may not use this CPU, or may use no other.
+    /// Makes a thread wake on this CPU. Returns `None` if it may not use this CPU, or may use no other.
     fn place(thread: Pid, cpu: usize) -> Option<Self> {
         let allowed = sched_getaffinity(Some(thread)).ok()?;
         if !allowed.is_set(cpu) || allowed.count() < 2 {

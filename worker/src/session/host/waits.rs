@@ -22,8 +22,8 @@ impl Waits {
     }
 
     /// Reads the waits of all threads of process `pid`; `None` if Linux does not report them, or if there are too many
-    /// threads. Call this while the process is stopped. A running process could use the time that this takes,
-    /// unobserved.
+    /// threads. Call this while the process is stopped: a running process could do work while the waits are read, and
+    /// the work would not be noticed.
     pub(super) fn of_all_threads(pid: u32) -> Option<Self> {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         let mut threads = BTreeMap::new();

@@ -23,14 +23,14 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, SpawnedRunner, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// An import reads a few hundred megabytes, so a timeout means that the disk hangs.
+/// The time limit of a zygote's imports. They read a few hundred megabytes, so a timeout means that the disk hangs.
 const READY_TIMEOUT: Duration = Duration::from_mins(10);
-/// A copy takes milliseconds. A timeout means that the machine is overloaded.
+/// The time limit of a copy. A copy takes milliseconds, so a timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a zygote that is no longer needed may take to finish a copy.
 const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// The size of the file for what a zygote prints, which is nothing unless it fails.
+/// The size of the file that receives what a zygote prints. A zygote prints nothing unless it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
 /// How many bytes at the end of that file are read, to quote the last line in an error message.
 const PRINTED: usize = 300;
@@ -198,7 +198,7 @@ impl Zygote {
             let fits = ordered.output == output;
             match self.receive_copy(ordered) {
                 Ok(process) if fits && process.wake(CLONE_TIMEOUT) => return Ok(process),
-                // Dropping a copy ends it. Whatever was wrong with it, another one may be made.
+                // This copy cannot be used. Dropping it ends it, and a new one is made below.
                 Ok(_) | Err(ZygoteError::Refused(_)) => {}
                 Err(error) => return Err(error),
             }

@@ -43,7 +43,7 @@ pub(crate) struct ScriptedBackend {
     pub(crate) broken: Vec<usize>,
     /// Files that are truncated once they are open.
     pub(crate) emptied: Vec<PathBuf>,
-    /// The number of sessions after whose start no other one can be started.
+    /// The number of sessions that can be started.
     pub(crate) lost_after: usize,
 }
 

@@ -108,7 +108,8 @@ pub(crate) struct Script {
     /// The CPU time that the candidate is charged for if it is woken and stopped before an idle round.
     pub(crate) idle_wake: Duration,
     pub(crate) idle_takes: Duration,
-    /// The time from waking the candidate to its answer in idle rounds, in turns. If there is none, it is `handoff`.
+    /// The times from waking the candidate to its answer, used by idle rounds in turn. If there are none, all use
+    /// `handoff`.
     pub(crate) idle_handoffs: Vec<Duration>,
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,

@@ -215,7 +215,7 @@ impl Driver for CardDriver {
         if self.is_given_up() {
             return Ok(());
         }
-        // SAFETY: the driver knows its allocations, and refuses other addresses.
+        // SAFETY: the driver keeps a list of its allocations, and refuses other addresses.
         ok("cuMemFree", unsafe { (self.functions.free)(address) })
     }
 

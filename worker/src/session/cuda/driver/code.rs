@@ -104,7 +104,7 @@ impl Code {
         ROWS.iter().find(|row| row.code == self.0)
     }
 
-    /// `None` for a code that is newer than this list.
+    /// The driver's name for this code; `None` for a code that is newer than this list.
     pub(crate) fn name(self) -> Option<&'static str> {
         self.known().map(|row| row.name)
     }

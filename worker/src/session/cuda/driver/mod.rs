@@ -1,7 +1,7 @@
 //! The functions of a CUDA driver that this backend uses, and the errors that they return.
 //!
 //! There are two queues, one for copies and one for calls, and each runs in order. The host memory of a copy must stay
-//! valid until a later mark is reached. Drivers know nothing of caps or verdicts.
+//! valid until a later mark is reached. Drivers do not deal with caps or verdicts.
 
 pub(super) mod card;
 pub(super) mod code;
@@ -34,7 +34,8 @@ impl SharedDriver {
         Self(Arc::new(Mutex::new(driver)))
     }
 
-    /// Do not lock it again in this thread while the guard is alive: that would never return.
+    /// Locks the driver. While the guard is alive, do not lock the driver again in this thread: the second call would
+    /// never return.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Driver>> {
         // After a panic, the worker ends or is replaced, so nobody uses a driver that is half-changed for long.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,7 +73,7 @@ pub(crate) enum Queue {
     Calls,
 }
 
-/// Reached once everything before it in its queue is complete.
+/// A position in a queue. It is reached once all operations before it are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
@@ -183,7 +184,8 @@ pub(crate) trait Driver: Send {
     /// Queues a store of `value` into every byte.
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError>;
 
-    /// If the device checks accesses, reading these bytes is a fault until they are written.
+    /// Marks these bytes as unwritten. If the device checks accesses, reading them is a fault until they are written
+    /// again.
     fn forget(&mut self, _at: u64, _bytes: Bytes) -> Result<(), DriverError> {
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Packs the parameters of a launch into one buffer, as a kernel expects them.
 
-/// Each parameter is aligned to its size.
+/// Packs the parameters, each aligned to its size.
 pub(super) fn packed(params: &[Vec<u8>]) -> Vec<u8> {
     let mut buffer = Vec::new();
     for param in params {

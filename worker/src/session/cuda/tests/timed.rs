@@ -224,8 +224,8 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
     assert!(starts.iter().all(|start| *start == starts[0]));
 }
 
-/// The captured values are those of a run in which nothing varies. If a slot kept what a call left in it, the additions
-/// of further calls would sooner or later leave their range.
+/// The captured values are the ones with which calls start if nothing varies. If a slot kept the result of a call,
+/// further calls would add to it, and the values would sooner or later leave the range of the captured ones.
 #[test]
 fn argument_that_a_call_changes_starts_with_new_values_in_each_pair() {
     let (captured, _) = starts_of_changed_argument(Vary::None);

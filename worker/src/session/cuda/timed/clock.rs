@@ -16,8 +16,9 @@ use crate::session::{
     Verdict, WakeCost,
 };
 
-/// If calls are shorter, all calls of a block are launched as one graph, because the host cannot launch them as fast as
-/// they run. (They are launched one by one if the cache is flushed before each, or if the driver has no graphs.)
+/// If calls are shorter than this, all calls of a block are launched as one graph, because the host cannot launch them
+/// as fast as they run. (They are launched one by one if the cache is flushed before each, or if the driver has no
+/// graphs.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
 /// The end of a block is polled without pauses for twice its expected duration, plus this time.
 const SPIN: Duration = Duration::from_millis(2);

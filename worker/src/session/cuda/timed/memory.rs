@@ -13,8 +13,8 @@ use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
 const REPEATS: usize = 5;
-/// The flush buffer divided by this fits into the L2 cache twice, as the source and the target of a copy, which is then
-/// faster per byte.
+/// The flush buffer's size divided by this is the size of a small copy. Its source and its target fit into the L2 cache
+/// together, which makes the copy faster per byte.
 const CACHED_DIVISOR: u64 = 16;
 /// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -233,7 +233,8 @@ impl<'b> TimedDevice<'b> {
         Ok(())
     }
 
-    /// Copies the variants of arguments that the call changes to the slots of a block, where the calls change them.
+    /// For each argument that the call changes, copies its variants into the slots of a block, where the calls change
+    /// them.
     fn start_from_variants(&self, entry: usize, calls: u32) -> io::Result<()> {
         let Some(varied) = &self.varied else { return Ok(()) };
         let recorded: &Recorded = self.inner.entries[entry].as_ref();

@@ -28,7 +28,7 @@ struct OutputSlots {
 }
 
 impl Layout {
-    /// `single` is true if a block is one call.
+    /// The layout for the outputs of a recorded call. `single` is true if a block is one call.
     pub(super) fn of(recorded: &Recorded, single: bool) -> Self {
         let sizes = || recorded.outputs.iter().map(|output| allocated_bytes(&output.tensor));
         let slots = if single { 1 } else { device_slots(sizes().map(Bytes::new)) };

@@ -33,7 +33,7 @@ pub(super) struct CacheView {
 }
 
 impl CacheView {
-    /// Returns `None` if Linux does not report the pages to this process.
+    /// Views a part of a file. Returns `None` if Linux does not report the pages to this process.
     pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, query: CacheQuery) -> Option<Self> {
         let page = rustix::param::page_size() as u64;
         let map = match query {

@@ -151,8 +151,8 @@ impl ReadAhead {
         }
     }
 
-    /// Inputs that the previous entry read as a whole are expected to be read whole again. Their beginning is read
-    /// before the candidate touches it, once the disk has finished with the previous entry.
+    /// Starts the watch. Inputs that the previous entry read as a whole are expected to be read whole again. Their
+    /// beginning is read before the candidate touches it, once the disk has finished with the previous entry.
     pub(crate) fn start_expecting(self, expected: Expected) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
@@ -335,7 +335,8 @@ impl Watcher {
         }
     }
 
-    /// Does nothing until there is a stream, because candidates with sparse accesses need not be watched this closely.
+    /// Tries to observe the runner's touches. Does nothing until there is a stream, because candidates with sparse
+    /// accesses need not be watched this closely.
     fn find_touches(&mut self) {
         let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MAX_TRIES) else {
             return;
@@ -368,7 +369,8 @@ enum CheckResult {
 }
 
 impl Input {
-    /// `at` is the input's index among those that are watched.
+    /// Checks what has been touched since the last check, and reads what is due. `at` is the input's index among those
+    /// that are watched.
     fn check(&mut self, at: usize, touches: Option<&Touches>) -> CheckResult {
         let mut read = false;
         let before = self.policy.touched();

@@ -117,7 +117,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// From now on, touches are observed, so tripwires need not be left unread.
+    /// Records that touches are observed from now on, so tripwires need not be left unread.
     pub(super) const fn observe_touches(&mut self) {
         self.touches_are_observed = true;
     }
@@ -126,7 +126,8 @@ impl ReadaheadPolicy {
         !self.streams.is_empty()
     }
 
-    /// Streams whose tripwires were read could never advance, so they are dropped.
+    /// Records that touches are no longer observed. Streams whose tripwires were read could never advance then, so
+    /// they are dropped.
     pub(super) fn stop_observing_touches(&mut self) {
         self.touches_are_observed = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));

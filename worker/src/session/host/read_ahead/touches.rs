@@ -51,7 +51,8 @@ impl Touches {
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// Pages are counted from the input's offset. Neighbours that Linux maps together with a touched page count too.
+    /// The number of these pages that were touched. Pages are counted from the input's offset. Neighbours that Linux
+    /// maps together with a touched page are counted, too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];
