@@ -35,8 +35,8 @@ pub struct BatchSum {
 }
 
 impl BatchSum {
-    /// Adds an entry of size `total` and returns the new sum. `part` says how many of its bytes belong to a constant.
-    /// They are left out if an earlier entry has the constant too.
+    /// Adds an entry of size `total` and returns the new sum. `part` returns how many of these bytes belong to a
+    /// constant. They are left out if an earlier entry has the same constant.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
         self.sum += total - again;

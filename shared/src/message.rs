@@ -91,16 +91,16 @@ pub enum ToWorker {
         pid: u32,
     },
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
-    /// supervisor ordered its death, or if Linux ended it at the limit of its control group. `tasks_refused` is true
-    /// if, while it ran, a control group above its own refused a process or thread. `peak_owed` is the most memory that
-    /// the supervisor saw it owe.
+    /// supervisor killed the runner, or if Linux ended it at the limit of its control group. `tasks_refused` is true if
+    /// a control group above the runner's own refused a process or thread while the runner ran. `peak_owed` is the
+    /// largest owed memory of the runner that the supervisor measured.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
         tasks_refused: bool,
         peak_owed: Bytes,
     },
-    /// Sent to an idle worker, which then ends. Closing the channel means the same.
+    /// Sent to an idle worker, which then ends. Closing the channel has the same effect.
     Shutdown,
 }
 
@@ -226,7 +226,7 @@ pub struct RecordedCalls {
     /// The captures: all entries of the job, or only the first.
     pub entries: Vec<PathBuf>,
     pub signature: Signature,
-    /// The recorded function, if it is what is compiled.
+    /// The recorded function, if the compiler compiles that function and not sources.
     pub function: Option<String>,
     /// The number of threads of a call.
     pub threads: u32,
@@ -270,7 +270,7 @@ pub struct Callee {
     pub candidate: String,
     pub artifact: Artifact,
     pub launcher: Launcher,
-    /// The symbol that a runner looks up. A launch names its own.
+    /// The symbol that a runner looks up. The steps of a launch name their own symbols.
     pub symbol: String,
     /// The worker's launches. Empty if the artifact has host code.
     pub launch: Launch,
@@ -330,7 +330,7 @@ impl ProfileTask {
         formula::largest_varied(self.is_on_card(), self.profile.cache_state)
     }
 
-    /// V of the entry that needs most.
+    /// The largest V of an entry.
     pub fn varied(&self) -> Bytes {
         let of_entry = |numbers: &EntryNumbers| {
             if self.is_on_card() { numbers.varied_on_card } else { numbers.varied }
@@ -395,8 +395,8 @@ pub struct GroupLimits {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these messages, compilers
-    /// count as runners.
+    /// A runner has started, and waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these
+    /// messages, compilers count as runners.
     RunnerStarted {
         lease: LeaseId,
         pid: u32,

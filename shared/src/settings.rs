@@ -152,7 +152,7 @@ pub struct LimitSettings {
     /// `None` is `"auto"`: 4 × threads. If Linux counts the user's other processes too, their number is added.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// How much is kept of the beginning of stdout, and of the beginning of stderr.
+    /// The size of the part of stdout that is kept, which is its beginning. The same applies to stderr.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }

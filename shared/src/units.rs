@@ -1,6 +1,6 @@
 //! `Bytes`, the type for numbers of bytes, and the conversion of numbers to indices.
 //!
-//! Times are `std::time::Duration`; only the plan parses text that means a time.
+//! Times are `std::time::Duration`. Only the plan parses times from text.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

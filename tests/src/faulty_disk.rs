@@ -24,7 +24,7 @@ use self::protocol::{Attributes, Request, Wanted};
 const REQUEST_BYTES: usize = 64 << 10;
 /// The kernel's number of the root folder.
 const ROOT: u64 = 1;
-/// The largest number of bytes that one read is answered with; the kernel asks for less.
+/// The largest answer to one read, in bytes. The kernel asks for less.
 const LARGEST_READ: u64 = 4 << 20;
 
 /// How a read that touches a faulty range fails.

@@ -165,7 +165,7 @@ impl CaptureFile {
         &self.storages
     }
 
-    /// Returns the storage with this id. With an id from another capture, the result is a wrong storage or a panic.
+    /// Returns the storage with this id. With an id from another capture, it returns a wrong storage or panics.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.index()]
     }

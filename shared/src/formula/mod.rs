@@ -54,8 +54,8 @@ pub const LIBTORCH_BASE: Bytes = Bytes::mib(128);
 pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 /// Memory that a compiler owes before it reads anything.
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
-/// A compiler's memory limit that does not fit under the ceiling is halved until it fits, but not below this. For a
-/// kernel in plain C, gcc owes 40 to 80 MiB.
+/// The smallest memory limit of a compiler. A limit that does not fit under the ceiling is halved until it fits, but
+/// not below this. For a kernel in plain C, gcc owes 40 to 80 MiB.
 pub const MIN_COMPILER_MEMORY: Bytes = Bytes::mib(128);
 
 /// s: the size of a staging slot.

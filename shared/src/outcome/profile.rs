@@ -15,7 +15,8 @@ pub struct Profiled {
     pub cpus: Vec<u32>,
     /// Figures on how the captures were read, over all batches.
     pub reads: ReadReport,
-    /// What else of the run was active while the candidate was timed. The supervisor adds this; a worker cannot see it.
+    /// Other activities of the run while the candidate was timed. The supervisor adds them, because a worker cannot see
+    /// them.
     #[serde(default)]
     pub breaches: Vec<String>,
 }
@@ -46,10 +47,9 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in a block of the last pair.
     pub calls_per_block: u32,
-    /// Timed blocks that do not count, on both sides. They belong to pairs that took no time (if at least half of
-    /// a runner's pairs took none, to all of its pairs) and, as a rule, to pairs with a preempted or throttled block.
-    /// Preempted and throttled pairs count if few others are left, or if the candidate was disturbed much more often
-    /// than its baseline.
+    /// Timed blocks of both sides that do not count. Pairs that took no time do not count. If at least half of a
+    /// runner's pairs took no time, none of its pairs count. Pairs with a preempted or throttled block count only if
+    /// few others are left, or if the candidate was disturbed much more often than its baseline.
     pub discarded_blocks: u32,
     /// Timed calls whose outputs were compared, of both sides together.
     pub slots_checked: u64,

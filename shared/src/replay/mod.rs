@@ -107,7 +107,7 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// A limit of the format that a recording would exceed. What is recorded within the limits can be read again.
+/// A limit of the format that a recording would exceed. A recording within the limits can always be read back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecordable {
     #[error("the replay has more than {limit} {what} (replay fewer steps at a time)")]

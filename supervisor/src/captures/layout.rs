@@ -14,7 +14,8 @@ pub(super) struct Layout {
     pub(super) kept_whole: Option<String>,
 }
 
-/// A file that is not a capture becomes a single blob, because `unpack` must restore every file.
+/// Decides the layout of a file. A file that is not a capture becomes a single blob, because `unpack` must restore
+/// every file.
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {

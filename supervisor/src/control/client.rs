@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which a client checks whether a supervisor that does not answer is stopped.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A client that does not wait forever gives up once it has seen the supervisor stopped for this long.
+/// The time for which a supervisor must be stopped before a client gives up, unless the client waits forever.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;

@@ -108,7 +108,8 @@ impl Connection {
         self.ended && !self.has_line() && (answered || self.hung_up)
     }
 
-    /// After this, the loop no longer polls the connection, because every poll would report the hang-up.
+    /// Records that the client has hung up. The loop then no longer polls the connection, because every poll would
+    /// report the hang-up.
     pub(super) fn mark_hung_up(&mut self) {
         self.hung_up = true;
     }

@@ -249,7 +249,7 @@ fn from_pattern(
     let spot = Rc::new(pattern.spot.clone());
     let mut unknown: Vec<String> = Vec::new();
     let mut missing: Vec<(&'static str, String)> = Vec::new();
-    // One value for all, because there can be a hundred thousand.
+    // All candidates share one value, because there can be a hundred thousand of them.
     let no_launch = Arc::default();
     for found in matches {
         if !seen.insert(digest_of_path(&identity(&found.path))) {

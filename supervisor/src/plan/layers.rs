@@ -231,7 +231,7 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_toml_errors.is_empty() {
         return as_toml;
     }
-    // A string that the key does not take would be taken with its quotes.
+    // A quoted value that the key does not take is an error. Read as a string, it would keep its quotes.
     let is_toml = toml::de::DeTable::parse(argument).is_ok();
     if is_toml && value.trim_start().starts_with(['"', '\'']) {
         findings.put_back(as_toml_errors);

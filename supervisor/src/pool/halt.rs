@@ -7,8 +7,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::parent_and_start;
 
-/// The number of walks after which no more descendants are looked for. A walk finds the processes that were started
-/// during the previous walk by processes that were still running. The second walk usually finds nothing.
+/// The largest number of walks over the descendants. A walk finds the processes that were started during the previous
+/// walk by processes that were still running. The second walk usually finds nothing.
 const MAX_WALKS: usize = 8;
 
 /// Stops the descendants of a stopped process. `descendants` lists them.

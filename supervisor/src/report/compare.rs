@@ -131,7 +131,7 @@ pub struct ComparedCandidate {
 pub struct ComparedJob {
     pub name: String,
     pub winners: [Option<String>; 2],
-    /// `None` if a run does not say which captures it used.
+    /// `None` if a run did not record which captures it used.
     pub same_captures: Option<bool>,
     pub same_signature: Option<bool>,
     pub same_baseline: bool,

@@ -19,7 +19,7 @@ pub const MAX_FEEDBACK: usize = 2 << 10;
 /// Longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest is for our own
 /// findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, in bytes. If a line with the longest list of arguments needs more, that limit applies to every line.
+/// Longest line, in bytes, unless a line with the longest list of arguments needs more. All lines then get that limit.
 const MAX_LINE: usize = 400;
 /// Longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;

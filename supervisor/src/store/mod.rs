@@ -157,7 +157,7 @@ impl Store {
         Self::read_with(&path, &uri, flags).or(shared)
     }
 
-    /// `name` is the file's name for SQLite.
+    /// Opens the database for reading. `name` is the file's name for SQLite.
     fn read_with(path: &Path, name: &Path, flags: OpenFlags) -> Result<Self, StoreError> {
         let fail = |source| StoreError::sqlite(path, "open the run database for reading", source);
         let connection = open(name, flags).map_err(fail)?;
@@ -305,7 +305,7 @@ fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// The ends of the names of the write-ahead log, and of the journal that is used where a log cannot be.
+/// The suffixes of the write-ahead log, and of the journal that is used where such a log cannot be used.
 const LOG: &str = "-wal";
 const JOURNAL: &str = "-journal";
 
@@ -315,7 +315,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The name of a file of which SQLite assumes that nothing changes it. `None` if the name cannot be written as a URI.
+/// The file's name as a URI that makes SQLite assume that nothing changes the file. `None` if the name cannot be
+/// written as a URI.
 fn immutable_uri(path: &Path) -> Option<PathBuf> {
     let path = std::fs::canonicalize(path).ok()?;
     let escaped: String = path.to_str()?.replace('%', "%25").replace('?', "%3f").replace('#', "%23");

@@ -41,7 +41,7 @@ impl Link {
             .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
             if let Err(error) = poller.go(&to_view, &from_view) {
-                // Sending fails only if the view has ended, and then nobody needs the message.
+                // Sending fails only if the view has ended. The message is then not needed.
                 let _ = lost.send(Update::Lost(chain(&error)));
             }
         })?;

@@ -164,8 +164,8 @@ fn in_role<'p>(children: &'p [Process], role: &str) -> Vec<&'p Process> {
     children.iter().filter(|it| it.arguments.get(1).is_some_and(|argument| argument == role)).collect()
 }
 
-/// The copy that waits for the next kernel. A verifier has two runners only if one of them waits, and that one was
-/// started after the other one.
+/// The copy that waits for the next kernel. A verifier has two runners only if one of them waits. The waiting one was
+/// started last.
 fn waiting_copy(children: &[Process]) -> Option<&Process> {
     let runners = in_role(children, "__runner");
     let both = runners.len() == 2;

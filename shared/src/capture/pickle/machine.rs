@@ -369,7 +369,7 @@ impl Machine {
             .tuple(node)
             .ok_or_else(|| Fault::bad_pickle("the arguments of a call are not a tuple"))?
             .to_vec();
-        // Many calls can share a long tuple. Charging it keeps the size of the copies linear.
+        // Many calls can share a long tuple, and each copies it. Every copy is charged, which limits their total size.
         self.arena.charge_slots(arguments.len())?;
         Ok(arguments)
     }

@@ -93,7 +93,7 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
 }
 
 /// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they change
-/// neither how much the values vary nor how large they are. The mean of a negated tensor has the wrong sign.
+/// neither how much the values vary nor how large they are. The mean of a negated tensor therefore has the wrong sign.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
     let mut accumulator = Accumulator::default();
     for run in runs(tensor) {
@@ -224,7 +224,7 @@ fn equal_input<E>(
 }
 
 /// The largest difference between two tensors of the same dtype; `None` if it is above `most`, or if one of them has a
-/// NaN or an infinity where the other has not the same bytes.
+/// NaN or an infinity where the bytes of the other differ.
 fn largest_difference<E>(
     one: &Tensor,
     other: &Tensor,
