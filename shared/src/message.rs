@@ -264,7 +264,7 @@ impl EntryRef {
     }
 }
 
-/// What is called, how, and within which limits.
+/// A candidate that is called, with its artifact, the way in which it is called, and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
@@ -344,7 +344,7 @@ impl ProfileTask {
 pub enum Depth {
     /// One process for each side, and few pairs.
     Screen,
-    /// As many processes and pairs as it takes until intervals are as narrow as the plan asks for, or time is up.
+    /// As many processes and pairs as are necessary until intervals are as narrow as the plan requires, or time is up.
     Full,
 }
 
@@ -381,7 +381,7 @@ pub struct ReplayCallee {
     pub verify: VerifySettings,
 }
 
-/// What determines the limits of a runner's control group, in addition to its memory limit.
+/// The figures, besides a runner's memory limit, from which the limits of its control group follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
     /// The size of the runner's mapped files. Linux charges their cached pages to the group that touches them first.

@@ -36,14 +36,14 @@ impl Protection {
     }
 }
 
-/// What is known about a protection on any machine.
+/// The facts about a protection that are the same on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
     /// True if candidates should not be run on a machine that lacks this protection.
     pub needed: bool,
     pub stops: &'static str,
-    /// What the canary did to test it, as a past-tense fragment.
+    /// The canary's test of it, as a fragment in the past tense.
     pub proof: &'static str,
     pub remedy: &'static str,
     /// The canary's attempts. Empty if the supervisor tests the protection from outside.

@@ -139,7 +139,7 @@ fn plain_part(value: &PlainValue) -> Part {
         PlainValue::Float(value) => float(*value),
         PlainValue::Str(text) => Part::Str(text.clone()),
         PlainValue::DType(dtype) => torch_dtype(*dtype),
-        // A candidate in an interpreter runs on the CPU, whatever device the model used.
+        // A candidate in an interpreter runs on the CPU, even if the model used another device.
         PlainValue::Device(_) => Part::Device("cpu".to_owned()),
         PlainValue::Ints(values) => Part::Tuple(values.iter().copied().map(Part::Int).collect()),
         PlainValue::Floats(values) => Part::Tuple(floats(values)),

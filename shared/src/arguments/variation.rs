@@ -7,8 +7,8 @@ use crate::formula::variant;
 use crate::settings::Vary;
 use crate::units::Bytes;
 
-/// What decides whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts about the
-/// entry.
+/// The facts that decide whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts
+/// about the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,

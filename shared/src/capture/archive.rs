@@ -33,7 +33,7 @@ const MAX_BYTEORDER_BYTES: u64 = 16;
 /// Size of a local header without its name and its extra field.
 const LOCAL_HEADER_BYTES: usize = 30;
 
-/// In a header, this size means that the zip64 extra field has the actual one.
+/// The size in a header that means that the zip64 extra field has the actual size.
 const ZIP64_SIZE: u32 = u32::MAX;
 
 /// One file in the zip.

@@ -1,4 +1,4 @@
-//! The values of a capture. They are inert data; none of them can be called.
+//! The values of a capture. They are inert data and cannot be called.
 //!
 //! This file defines the types of values and the geometry of tensors. The reader creates values, and `arguments` orders
 //! them as arguments. A tensor refers to its storage, whose bytes remain in the file.

@@ -77,7 +77,7 @@ pub struct EntryProfile {
     /// True if the candidate was wrong for new values of some arguments, which therefore kept their values.
     #[serde(default)]
     pub narrowed: bool,
-    /// What was read from the device; `None` on a CPU.
+    /// Details of the timing on a device; `None` on a CPU.
     pub device: Option<DeviceTiming>,
 }
 
@@ -88,8 +88,8 @@ impl EntryProfile {
     }
 }
 
-/// How an entry was timed on a device, over the blocks of both sides. What the device or its driver does not report is
-/// `None`.
+/// Details of an entry's timing on a device, over the blocks of both sides. Figures that the device or its driver does
+/// not report are `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTiming {
     /// The median clock of the device's multiprocessors.
@@ -98,7 +98,7 @@ pub struct DeviceTiming {
     /// The median power.
     #[serde(with = "crate::nonfinite::option")]
     pub power_watts: Option<f64>,
-    /// What limited the device's clock in any block: `power`, `heat` or `external`.
+    /// The causes that limited the device's clock in any block: `power`, `heat` or `external`.
     pub limited_by: Option<Vec<String>>,
     /// Pairs in which a block had less than 75 % of the median clock of the blocks so far.
     pub throttled_pairs: u32,
@@ -107,7 +107,7 @@ pub struct DeviceTiming {
     pub copy_bytes_per_second: Option<f64>,
     /// Blocks whose calls were launched as a graph.
     pub graph_blocks: u32,
-    /// What the driver lacks, and what was not done because of it.
+    /// The features that the driver lacks, each with the step that was left out because of it.
     pub lacks: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use super::CapturesError;
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) blobs: Vec<RecordRange>,
-    /// Why the whole file is a single blob; `None` if it is not.
+    /// The reason why the whole file is a single blob; `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
 

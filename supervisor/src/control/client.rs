@@ -40,7 +40,7 @@ pub enum ClientError {
     Closed,
     #[error("the run's answer is incomplete, or is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
-    /// The run refused the request; the message is the run's.
+    /// The run refused the request, with this code and this message.
     #[error("{message} ({code})")]
     Refused { code: String, message: String },
 }

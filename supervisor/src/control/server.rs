@@ -25,8 +25,8 @@ const MAX_CONNECTIONS: usize = 32;
 const MAX_ACCEPTED_PER_STEP: usize = 64;
 /// The number of connections that Linux holds until they are accepted.
 const BACKLOG: i32 = 128;
-/// How long no connection is accepted after the process has run out of descriptors or memory. Without this pause, the
-/// waiting connection would wake the loop again at once.
+/// The time for which no connection is accepted after the process has run out of descriptors or memory. Without this
+/// pause, the waiting connection would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum number of bytes buffered for all connections, in both directions. They are part of the supervisor's own
 /// memory, which should be at most 20 MiB.

@@ -30,7 +30,7 @@ pub(super) struct Draft {
     naming: Naming,
 }
 
-/// Where a candidate's name comes from.
+/// The origin of a candidate's name.
 #[derive(Clone, Copy)]
 enum Naming {
     /// The name is final. It comes from the candidate's table, from its first source, or from a language without sources.

@@ -77,7 +77,7 @@ pub const MAX_CANDIDATES: usize = 100_000;
 /// The maximum number of entries in a job.
 pub const MAX_ENTRIES: usize = 100_000;
 
-/// Everything that a run needs to know: all settings have values, and all paths are absolute.
+/// A checked plan, with everything that a run needs. All settings have values, and all paths are absolute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub source_path: PathBuf,

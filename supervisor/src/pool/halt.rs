@@ -86,7 +86,7 @@ mod tests {
         halt_descendants(shell.id(), tree);
         let members = tree();
         // A shell that starts a program with `vfork` sleeps (`D`) until the child has executed it. If the child is
-        // stopped before that, the shell cannot continue, and is not seen as stopped.
+        // stopped before that, the shell cannot continue, and its state does not become stopped (`T`).
         let all_stopped = || {
             let [shell, child] = &members[..] else { return false };
             state(*child) == Some('T') && matches!(state(*shell), Some('T' | 'D'))

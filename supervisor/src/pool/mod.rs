@@ -75,7 +75,7 @@ struct Member {
     pidfd: OwnedFd,
     channel: Channel,
     runners: BTreeMap<u32, Runner>,
-    /// Whether it was stopped, and is killed once the reason has been recorded.
+    /// Whether it was stopped. It is killed once the reason has been recorded.
     halted: bool,
 }
 

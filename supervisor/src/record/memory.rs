@@ -38,7 +38,7 @@ pub struct MemoryTotals {
     pub sampling: Option<Sampling>,
 }
 
-/// How far a runner or compiler can exceed its limit if only sampling enforces it.
+/// Figures that show how far a runner or compiler can exceed its limit if only sampling enforces it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
     /// The highest rate at which a runner or compiler filled memory; an assumed rate if none was higher.

@@ -45,7 +45,8 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// True if entries were timed in this run, and none of them counts as varying. Says nothing about the other run.
+    /// True if entries were timed in this run, and none of them counts as varying. This does not depend on the other
+    /// run.
     pub same_inputs: bool,
 }
 

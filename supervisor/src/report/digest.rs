@@ -15,7 +15,7 @@ use crate::record::{
     Stage, WorkerRecord,
 };
 
-/// How many rows of each kind a digest keeps.
+/// The number of rows of each kind that a digest keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Candidates per job, with their times.
@@ -37,7 +37,7 @@ pub struct JobDigest {
     /// The best candidates first, then those without a rank.
     pub shown: Vec<CandidateRecord>,
     pub failed: Vec<CandidateRecord>,
-    /// The winner and the baseline, whatever their ranks.
+    /// The winner and the baseline, regardless of their ranks.
     pub named: Vec<CandidateRecord>,
     /// The number of candidates with each status.
     pub statuses: BTreeMap<&'static str, usize>,

@@ -63,8 +63,8 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// Says which entries' results a kernel could have remembered, with the reason for the first of them. `entries` has the
-/// names and the reasons.
+/// Names the entries whose results a kernel could have remembered, with the reason for the first of them. `entries` has
+/// the names and the reasons.
 fn unvaried(mut entries: impl Iterator<Item = (String, String)>) -> Option<String> {
     let (first, why) = entries.next()?;
     let more = match entries.count() {
@@ -100,7 +100,7 @@ struct Facts<'a> {
     /// A sentence about entries whose inputs did not vary.
     unvaried: Option<String>,
     baseline_failed: bool,
-    /// What the emulated device counted that a faster kernel could avoid.
+    /// Hints about work, counted by the emulated device, that a faster kernel could avoid.
     emulated: Vec<String>,
 }
 

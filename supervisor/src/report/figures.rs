@@ -24,7 +24,7 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// Says which candidates have verdicts that are weaker than others, and why.
+/// Names the candidates whose verdicts are weaker than those of others, with the reason.
 pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRecord>) -> Option<String> {
     const NAMED: usize = 5;
     let mut by_tier: BTreeMap<Tier, Vec<String>> = BTreeMap::new();

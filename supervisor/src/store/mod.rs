@@ -69,7 +69,7 @@ pub struct Store {
     candidates: Vec<Option<NonZero<i64>>>,
 }
 
-/// When a write reaches the disk.
+/// The moment at which a write reaches the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durability {
     Ordered,

@@ -112,7 +112,7 @@ impl Poller {
         ])
     }
 
-    /// Calls a method. Returns null if the run refuses, because an older run may not know the method.
+    /// Calls a method. Returns null if the run refuses, because an older run may not have the method.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         match self.client.call(method, params) {
             Err(ClientError::Refused { .. }) => Ok(Value::Null),

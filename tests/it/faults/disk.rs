@@ -72,7 +72,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// What the run waits for; empty if it does not wait.
+/// Returns the resource that the run waits for; empty if it does not wait.
 fn waits_for(run: &LiveRun<'_>) -> String {
     let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
     status["waiting"]["for"].as_str().unwrap_or_default().to_owned()

@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 /// How long a runner is stopped. Its calls may take a second each. Nothing that the test could wait for happens in the
 /// meantime.
 const RUNNER_STOP: Duration = Duration::from_secs(3);
-/// How long a supervisor is stopped. Its workers wait for its answer for up to 30 s, and end without a sign.
+/// How long a supervisor is stopped. Its workers wait up to 30 s for its answer, and end if none comes.
 const SUPERVISOR_STOP: Duration = Duration::from_secs(33);
 
 /// A control group of version 1 with one controller, below the root. It is removed when it is dropped.

@@ -122,7 +122,7 @@ fn differ(one: &[String], other: &[String]) -> bool {
 }
 
 /// Runs two kernels that take seconds to load. `find` gets the living children of each worker until it returns true.
-/// Expects both kernels to pass, whatever `find` has done meanwhile.
+/// Expects both kernels to pass, regardless of what `find` has done in the meantime.
 fn expect_pass_while(what: &str, mut find: impl FnMut(&[Process]) -> bool) {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();

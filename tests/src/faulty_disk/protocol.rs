@@ -51,7 +51,7 @@ pub(super) enum Wanted {
     Close,
     /// The kernel expects no answer.
     Nothing,
-    /// A request that this file system does not know.
+    /// A request that this file system does not support.
     Other,
 }
 

@@ -3,8 +3,8 @@
 //! # Why this program has its own pickle machine
 //!
 //! A pickle is a program. Python imports and calls whatever its opcodes name, so opening a file runs code of the file's
-//! author. This machine cannot do that. It knows a fixed list of names (`globals`). A "call" of one of them is an arm
-//! of a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
+//! author. This machine cannot do that. It has a fixed list of names (`globals`). A "call" of one of them is an arm of
+//! a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
 //!
 //! Existing pickle crates do not fit: some decode into trees, in which a file of a few hundred bytes can expand to
 //! terabytes, and others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth,

@@ -139,8 +139,8 @@ impl Run {
 }
 
 /// The elements of a storage that a non-empty tensor refers to: one run if the tensor has no gaps, otherwise one run
-/// per row. Of more than [`MAX_ROWS`] rows, evenly spaced ones are taken. Elements repeated by a stride of 0 are listed
-/// once.
+/// per row. If there are more than [`MAX_ROWS`] rows, evenly spaced ones are taken. Elements repeated by a stride of 0
+/// are listed once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
