@@ -106,7 +106,8 @@ mod tests {
         Constant { id, bytes: Bytes::new(bytes), placed: Bytes::new(bytes) }
     }
 
-    /// Makes entries of the given own sizes and constants. A constant's size follows from its number.
+    /// Makes entries, each with the size of its own inputs and its constants. A constant's size follows from its
+    /// number.
     fn owned(entries: &[(u64, BTreeSet<u32>)]) -> Vec<(Bytes, Vec<Constant>)> {
         entries
             .iter()

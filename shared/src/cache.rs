@@ -26,7 +26,7 @@ const WINDOW_BYTES: u64 = 2 << 20;
 const MAX_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache when this guard is dropped, if the `large_job` of `watch` was true. If more
+/// Drops one file's pages from the cache when this guard is dropped, if `watch` was called with `large_job`. If more
 /// than half of the file was cached before, only windows in which nothing was cached are dropped.
 pub struct CacheGuard {
     file: Arc<File>,

@@ -174,7 +174,7 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     let mut buffer = vec![0; 64 << 10];
     let mut left = Some(room);
     loop {
-        // `io::copy` would not tell which of the two files failed.
+        // `io::copy` would not show which of the two files failed.
         match source.read(&mut buffer) {
             Ok(0) => return Ok(left),
             Ok(length) => {

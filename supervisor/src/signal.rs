@@ -43,8 +43,8 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Restores the default action of SIGCHLD, which this program may have inherited as ignored. Linux would then discard
-/// how children end. Processes that are started later inherit the default action.
+/// Restores the default action of SIGCHLD, which this program may have inherited as ignored. While it is ignored, Linux
+/// discards how children end. Processes that are started later inherit the default action.
 pub fn notice_children() {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is installed. This cannot fail for a signal that exists.

@@ -221,7 +221,7 @@ fn as_float(number: Number) -> Result<f64, Refusal> {
         Number::Int(value) => {
             #[expect(clippy::cast_precision_loss, reason = "compared with the integer in the next line")]
             let float = value as f64;
-            // Compared in 128 bits, because `i64::MAX as f64 as i64` would saturate to the same value.
+            // The comparison uses 128 bits, because `i64::MAX as f64 as i64` would saturate to the same value.
             #[expect(clippy::cast_possible_truncation, reason = "the float of an i64 fits into an i128")]
             let exact = float as i128 == i128::from(value);
             if exact { Ok(float) } else { Err(Refusal::InexactInt(value)) }

@@ -104,14 +104,14 @@ enum ArgumentKey {
     Keyword(String),
 }
 
-/// Which positions and keywords an entry uses. A job has few forms, however many entries it has.
+/// The positions and keywords that an entry uses. A job has few such forms, even if it has many entries.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallForm {
     positional: usize,
     keywords: BTreeSet<String>,
 }
 
-/// Counts the entries that have a form of call, or that lack a parameter: the first one, and the number of others.
+/// The entries that have a form of call, or that lack a parameter: the first one, and the number of the others.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,

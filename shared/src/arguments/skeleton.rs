@@ -251,7 +251,7 @@ fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
 /// `float_`.
 fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     let mut name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    // Two consecutive underscores, or one before a capital letter, are reserved for the compiler.
+    // Names with two consecutive underscores, or with one before a capital letter, are reserved for the compiler.
     while name.contains("__") {
         name = name.replace("__", "_");
     }

@@ -7,7 +7,7 @@ use crate::formula::variant;
 use crate::settings::Vary;
 use crate::units::Bytes;
 
-/// The facts that decide whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts
+/// The basis of the decision whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts
 /// about the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct VaryChoice<'a> {

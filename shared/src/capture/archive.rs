@@ -24,10 +24,10 @@ pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
 
 /// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`). Torch writes 3.
 const FORMAT_VERSIONS: std::ops::RangeInclusive<u64> = 1..=10;
-/// Room for the digits of a version and a newline. A longer record is not a version.
+/// The largest size of a version's record: room for its digits and a newline. A longer record is not a version.
 const MAX_VERSION_BYTES: u64 = 16;
 
-/// Room for `byteorder`, whose known values have at most 6 bytes.
+/// The largest size of the record `byteorder`, whose known values have at most 6 bytes.
 const MAX_BYTEORDER_BYTES: u64 = 16;
 
 /// Size of a local header without its name and its extra field.

@@ -30,7 +30,7 @@ const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
 
-/// The most copies of a text that a worker has at once, in recordings, files, the task and maps.
+/// The largest number of copies of a text that a worker has at once, in recordings, files, the task and maps.
 const TEXT_COPIES: u64 = 6;
 /// The memory that a step takes in a worker, without its texts. This size and the next two include the unused capacity
 /// of vectors that grew by doubling.

@@ -305,7 +305,7 @@ fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// The suffixes of the write-ahead log, and of the journal that is used where such a log cannot be used.
+/// The suffixes of the write-ahead log, and of the journal that replaces it where it cannot be used.
 const LOG: &str = "-wal";
 const JOURNAL: &str = "-journal";
 

@@ -224,7 +224,7 @@ impl Renderer<'_> {
     }
 
     fn nodes(&mut self, values: &[Value]) -> Result<Vec<Json>, CaptureError> {
-        // Checked before the nodes are made, because a vector of them must also fit into memory.
+        // This is checked before the nodes are made, because a vector of them must also fit into memory.
         if values.len() > self.nodes_left {
             return Err(self.limit("it has too many values", MAX_JSON_NODES));
         }

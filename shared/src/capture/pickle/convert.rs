@@ -33,7 +33,7 @@ pub(super) struct Converter<'a> {
     cycles_left: usize,
 }
 
-/// The size of a value for code that visits it.
+/// The size of a value, which bounds the work of code that visits it.
 #[derive(Clone, Copy)]
 struct Extent {
     /// Levels of containers in it, including itself.

@@ -14,7 +14,7 @@ use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;
 
-/// A key in a form for comparison. Two of them are equal exactly if the keys are equal in Python. Exceptions are
+/// A key in the form in which keys are compared. Two keys are equal exactly if they are equal in Python. Exceptions are
 /// integers and floats of 9e18 and more, complex numbers with a NaN, and values that are compared by identity here.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
