@@ -243,7 +243,7 @@ fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
         );
         outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
     }
-    // It copies its input, which is wrong, but it was compiled.
+    // The kernel copies its input, so its result is wrong, but it was compiled.
     let given = &summary.candidate("relu", "given");
     outcome.expect_equal(given["status"].as_str(), Some("INCORRECT_NUMERICAL"), &given["detail"]);
 }

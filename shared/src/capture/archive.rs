@@ -306,7 +306,7 @@ fn read_records(
 }
 
 /// The fields that we need from the header before a record's data. rawzip would read each header in full three times,
-/// and page-aligned records have up to a page of padding in their headers.
+/// and headers of page-aligned records have up to a page of padding.
 struct LocalHeader {
     data_offset: u64,
     method: u16,

@@ -41,7 +41,7 @@ pub const ALIGNMENT: u64 = 64;
 /// c: the size of the judge's buffer for each of the two outputs that it compares.
 pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// Memory that a runner owes before its candidate does anything: its heap, and private pages of the loader and of libc.
-/// 0.6 MiB was measured for a plain C library, which leaves room for the C++ runtime and a few more libraries.
+/// For a plain C library, 0.6 MiB was measured. The rest is room for the C++ runtime and a few more libraries.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
 /// Memory that an interpreter with torch owes, either as a zygote or in a runner that started its own interpreter. With
 /// torch 2.10 and 2.15, 270 to 300 MiB were measured, without its files, which are in the page cache.

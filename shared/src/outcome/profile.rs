@@ -62,7 +62,8 @@ pub struct EntryProfile {
     /// Number of processes of each side whose times count.
     pub runners: u32,
     /// Share of the timed blocks that a side's process and the worker spent waiting for a CPU, on average over the
-    /// threads, for the side with the larger share. `None` if the operating system does not report it.
+    /// threads. The figure is that of the side with the larger share. `None` if the operating system does not report
+    /// it.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
     /// Distribution of the time per call over the blocks: minimum, every tenth percentile, maximum.

@@ -185,8 +185,8 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Connects a socket. The timeout applies to this and to all later writes: a supervisor that is stopped accepts no
-/// connections, and its queue of waiting connections is limited.
+/// Connects a socket. The timeout applies to this and to all later writes. Connecting can block, because a supervisor
+/// that is stopped accepts no connections, and its queue of waiting connections is limited.
 fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;

@@ -110,8 +110,8 @@ pub struct ReplayPlan {
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job. It is the baseline instead if there is no winner, or if the winner does not support all
-    /// of the job's entries in the replay or, on a device, has host code.
+    /// The winner of each job. The baseline takes its place if there is no winner, if the winner does not support all
+    /// of the job's entries in the replay, or, on a device, if the winner has host code.
     Winners,
     Baseline,
 }

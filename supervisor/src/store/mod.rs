@@ -3,9 +3,9 @@
 //! This module defines what is written, when it is safe on disk, and how it is read back. It makes no decisions. The
 //! driver reports what happened, computes scores, and locks the run folder against a second run.
 //!
-//! There are two kinds of writes. *Synced* writes are on disk when the call returns; examples are the end of a
+//! There are two kinds of writes. *Synced* writes are on disk when the call returns. Examples are the end of a
 //! candidate, and the reason for a kill, which is written before the signal. *Ordered* writes survive `kill -9` of
-//! every process, and reach the disk with the next synced write; examples are starts, ends of stages, samples and
+//! every process, and reach the disk with the next synced write. Examples are starts, ends of stages, samples and
 //! policy rows. A resumed run may write existing rows again, except policy rows, samples and phases of replays, which
 //! would be added twice.
 

@@ -28,8 +28,8 @@ use crate::units::Bytes;
 const HEAD_BYTES: usize = 16;
 
 /// Returns the output of `inspect --json`: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an
-/// error. With `digests`, every storage is checked as in `check_storage`, and digests of storages, arrays and tensors
-/// are added, except those of tensors that are too large. Otherwise no tensor data is read after the file is opened.
+/// error. With `digests`, every storage is checked as in `check_storage`. Digests of storages, arrays and tensors are
+/// added, except those of tensors that are too large. Otherwise no tensor data is read after the file is opened.
 pub fn document(path: &Path, digests: bool) -> Json {
     match rendered(path, digests) {
         Ok((storages, root)) => {

@@ -6,9 +6,9 @@
 //! author. This machine cannot do that. It has a fixed list of names (`globals`). A "call" of one of them is an arm of
 //! a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
 //!
-//! Existing pickle crates do not fit: some decode into trees, in which a file of a few hundred bytes can expand to
-//! terabytes, and others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth,
-//! objects, lengths and sums are limited (`limits`) before anything is allocated.
+//! Existing pickle crates do not fit. Some decode into trees, in which a file of a few hundred bytes can expand to
+//! terabytes. Others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth, objects,
+//! lengths and sums are limited (`limits`) before anything is allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;

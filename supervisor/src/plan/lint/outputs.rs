@@ -177,10 +177,11 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Returns a lint if an output equals an input, byte for byte or within the absolute tolerance. Only contiguous tensors
-/// of at least two elements are compared. An output that is the input's own memory gets no lint, and neither does an
-/// argument that the call changes by less than the tolerance, because most tolerances bound the error of the change.
-/// Reading stops at the first chunk that differs.
+/// Returns a lint if an output equals an input byte for byte or, if its values are floats or complex numbers, within
+/// the absolute tolerance. Only contiguous tensors of at least two elements are compared. An output that is the input's
+/// own memory gets no lint. The value of an argument after a call that changes it is compared byte for byte with its
+/// value before the call, because most tolerances bound the error of the change. Reading stops at the first chunk that
+/// differs.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,
