@@ -408,7 +408,8 @@ pub enum FromWorker {
         shared: Bytes,
         /// The part of `shared` whose memory files its worker holds and owes.
         of_worker: Bytes,
-        /// The private memory that it shares with its zygote, which owes it until the runner writes to it.
+        /// The private memory that it shares with its zygote. The zygote owes this memory until the runner writes to
+        /// it.
         inherited: Bytes,
         group_limits: GroupLimits,
     },

@@ -363,8 +363,8 @@ pub struct EntryTimingRecord {
     pub handoff_us: f64,
     /// The number of runners of each side whose times were used.
     pub runners: u32,
-    /// The share of the timed blocks that was spent waiting for a CPU, by the candidate or by its baseline, whichever
-    /// waited more.
+    /// The share of the timed blocks that the candidate or its baseline spent waiting for a CPU. The figure is that of
+    /// the side that waited more.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
     #[serde(default)]

@@ -97,8 +97,8 @@ impl EntryFacts {
 }
 
 /// Decides from an input's header whether the input may have new values in each timed call. Empty inputs and bools may
-/// not, nor may a `torch.nn.Parameter`, which is constant, or a lazy conjugate or negative, which is written out only
-/// once.
+/// not. Neither may a `torch.nn.Parameter`, which is constant, nor a lazy conjugate or negative, which is written out
+/// only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_lazy(tensor)
 }

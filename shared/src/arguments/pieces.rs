@@ -27,8 +27,8 @@ impl Piece {
         Bytes::new(self.range.end - self.range.start)
     }
 
-    /// The offset in the storage at which copying starts: a page boundary, so that all bytes keep their offset in a
-    /// page.
+    /// The offset in the storage at which copying starts. It is a page boundary, so that all bytes keep their offset in
+    /// a page.
     pub fn first(&self, page: Bytes) -> u64 {
         let page = page.get().max(1);
         self.range.start - self.range.start % page

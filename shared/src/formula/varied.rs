@@ -40,7 +40,7 @@ pub fn variants(one: Bytes, calls: u32, largest: Bytes) -> u32 {
 }
 
 /// The memory that one variant of an input of this size takes. The added `ALIGNMENT` is space for its phase: its first
-/// byte lies as in the recorded storage, modulo `ALIGNMENT`.
+/// byte has the same position as in the recorded storage, modulo `ALIGNMENT`.
 pub fn variant(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT)
 }

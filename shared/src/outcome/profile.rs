@@ -83,7 +83,7 @@ pub struct EntryProfile {
 }
 
 impl EntryProfile {
-    /// True if arguments had new values in every call, and no result can be computed from the others alone.
+    /// True if arguments had new values in every call, and no result can be computed from the other arguments alone.
     pub fn is_varied(&self) -> bool {
         !self.varied.is_empty() && self.unvaried_because.is_none()
     }

@@ -286,7 +286,7 @@ impl Recorder {
     }
 
     /// The most memory that a worker owes for the bookkeeping of a replay, without pool, staging and chunks. It
-    /// includes the recording twice, because the stored one is compared with the new one, and the recording's file. It
+    /// includes the recording's file, and the recording twice, because the stored one is compared with the new one. It
     /// also includes data for each step (task, moves, times), use (moves) and constant (position, size).
     pub fn bookkeeping(&self, longest_path: Bytes) -> Bytes {
         let Recording { constants, steps, uses, .. } = &self.recording;

@@ -89,7 +89,7 @@ impl ResultLines {
 
 impl ItemWriter<String> for ResultLines {
     fn write(&mut self, line: String) {
-        // The lock is not held while printing, because a slow reader can delay it for any length of time.
+        // The lock is not held while printing, which a slow reader can delay for any length of time.
         let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure().is_none()
             && let Err(error) = print_out(&line)

@@ -104,7 +104,7 @@ impl Layers {
         })
     }
 
-    /// The final settings of a job or candidate. `self` is the merged layers of the level above, and `own` is the
+    /// The final settings of a job or candidate. `self` has the merged layers of the level above, and `own` has the
     /// layers of the job or candidate itself. Tables that `own` does not change are shared with `above`, the final
     /// settings of the level above.
     pub(super) fn settle_below(

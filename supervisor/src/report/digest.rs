@@ -188,7 +188,8 @@ impl JobDigest {
 /// For every stage of every job, the phase that came closest to its prediction or exceeded it most.
 #[derive(Debug, Default)]
 pub struct WorstPhases {
-    /// In the order in which they were first added, each with the number of phases of its job and stage.
+    /// The worst phases in the order in which they were first added, each with the number of phases of its job and
+    /// stage.
     worst: Vec<(PhaseRecord, usize)>,
 }
 

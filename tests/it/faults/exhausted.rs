@@ -197,7 +197,7 @@ fn runner_that_is_stopped_for_longer_than_its_limit_and_continued_passes() {
     let text = text.replace("candidates = [", &format!("candidates = ['{}', ", slow.display()));
     scenario.write("plan.toml", format!("[run]\nstages = [\"build\", \"verify\"]\n{text}"));
     let run = started(&scenario);
-    // A runner is started ahead, but it lives this long only if it has been called.
+    // Runners are started in advance, but a runner lives this long only if it has been called.
     let mut runner: Option<(Process, Instant)> = None;
     until("a runner is in a call", || {
         let found = runner_of(run.pid());

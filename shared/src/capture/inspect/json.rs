@@ -69,7 +69,7 @@ fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {
 struct Renderer<'a> {
     capture: &'a CaptureFile,
     digests: bool,
-    // What is left of the limits on the output, and of those on the bytes and reads for digests.
+    // The rest of the limits on the output, and of the limits on the bytes and reads for digests.
     nodes_left: usize,
     text_left: usize,
     digested_left: u64,
