@@ -35,8 +35,8 @@ pub struct BatchSum {
 }
 
 impl BatchSum {
-    /// Adds an entry of size `total` and returns the new sum. `part` says how many of its bytes belong to a constant.
-    /// They are left out if an earlier entry has the constant too.
+    /// Adds an entry of size `total` and returns the new sum. `part` returns how many of these bytes belong to a
+    /// constant. They are left out if an earlier entry has the same constant.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
         self.sum += total - again;
@@ -106,7 +106,8 @@ mod tests {
         Constant { id, bytes: Bytes::new(bytes), placed: Bytes::new(bytes) }
     }
 
-    /// Makes entries of the given own sizes and constants. A constant's size follows from its number.
+    /// Makes entries, each with the size of its own inputs and its constants. A constant's size follows from its
+    /// number.
     fn owned(entries: &[(u64, BTreeSet<u32>)]) -> Vec<(Bytes, Vec<Constant>)> {
         entries
             .iter()

@@ -26,8 +26,8 @@ const WINDOW_BYTES: u64 = 2 << 20;
 const MAX_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache when this guard is dropped, if `watch` was told that the job is large. If more
-/// than half of the file was cached before, only windows of which nothing was cached are dropped.
+/// Drops one file's pages from the cache when this guard is dropped, if `watch` was called with `large_job`. If more
+/// than half of the file was cached before, only windows in which nothing was cached are dropped.
 pub struct CacheGuard {
     file: Arc<File>,
     /// Number of cached pages before the first read; `None` if Linux does not report it.
@@ -44,7 +44,7 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Of the pages to be dropped, drops those before offset `end`. A long read calls this as it advances.
+    /// Drops those of the pages to be dropped that lie before offset `end`. A long read calls this as it advances.
     pub fn drop_before(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
@@ -88,7 +88,7 @@ impl Drop for CacheGuard {
     }
 }
 
-/// The ranges to drop: the whole file or, if more than half of it is cached, the windows of which nothing is.
+/// The ranges to drop: the whole file or, if more than half of it is cached, the windows in which nothing is cached.
 fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn cache_guard_drops_what_was_not_cached_before() {
-        // A tmpfs would not do, because its pages are always in the cache.
+        // The file must not be in a tmpfs, whose pages are always in the cache.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");
         file.sync_all().expect("on disk");

@@ -15,7 +15,8 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) }.spawn()
 }
 
-/// Waits for a child and returns true if it ended in time. A child that did not is killed. Either way, it is reaped.
+/// Waits for a child and returns true if it ended in time. A child that did not end in time is killed. In both cases,
+/// it is reaped.
 pub fn ends_within(child: &mut Child, timeout: Duration) -> io::Result<bool> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let ended = readable(&pidfd, timeout)?;

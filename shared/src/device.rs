@@ -110,7 +110,7 @@ impl ComputeCapability {
         format!("sm_{}{}{own}", self.major, self.minor)
     }
 
-    /// The number by which compilers know this capability, such as 90.
+    /// The number that compilers use for this capability, such as 90.
     pub fn number(self) -> u32 {
         u32::from(self.major) * 10 + u32::from(self.minor)
     }

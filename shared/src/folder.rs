@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Creates a folder unless its path exists. Its parent is not created: if the run's folder was moved, a second one must
-/// not appear at the old path.
+/// Creates a folder unless its path exists. Its parent is not created. Otherwise, if the run's folder was moved, a
+/// second one would appear at the old path.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -43,7 +43,7 @@ pub struct KernelFiles {
     pub sources: Vec<KernelFile>,
     /// The headers, sorted by path.
     pub headers: Vec<KernelFile>,
-    /// Headers that a file includes and that exist, but that are not copied: at most `MAX_HEADERS` of them.
+    /// Existing headers that a file includes but that are not copied, at most `MAX_HEADERS` of them.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -150,8 +150,9 @@ pub fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// A compiler quotes what it cannot compile, and its messages go to the candidate's author. So a link must not make any
-/// file of this machine look like a source.
+/// Returns true if the suffixes allow a link at `path` to lead to `target`. A compiler quotes text that it cannot
+/// compile, and its messages go to the candidate's author. A link must therefore not make an arbitrary file of this
+/// machine look like a source.
 fn may_link_to(path: &Path, target: &Path) -> bool {
     (path.extension().is_some() && path.extension() == target.extension())
         || (is_header(path) && is_header(target))
@@ -173,7 +174,7 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     let mut buffer = vec![0; 64 << 10];
     let mut left = Some(room);
     loop {
-        // `io::copy` would not tell which of the two files failed.
+        // `io::copy` would not show which of the two files failed.
         match source.read(&mut buffer) {
             Ok(0) => return Ok(left),
             Ok(length) => {

@@ -91,16 +91,16 @@ pub enum ToWorker {
         pid: u32,
     },
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
-    /// supervisor ordered its death, or if Linux ended it at the limit of its control group. `tasks_refused` is true
-    /// if, while it ran, a control group above its own refused a process or thread. `peak_owed` is the most memory that
-    /// the supervisor saw it owe.
+    /// supervisor killed the runner, or if Linux ended it at the limit of its control group. `tasks_refused` is true if
+    /// a control group above the runner's own refused a process or thread while the runner ran. `peak_owed` is the
+    /// largest owed memory of the runner that the supervisor measured.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
         tasks_refused: bool,
         peak_owed: Bytes,
     },
-    /// Sent to an idle worker, which then ends. Closing the channel means the same.
+    /// Sent to an idle worker, which then ends. Closing the channel has the same effect.
     Shutdown,
 }
 
@@ -226,7 +226,7 @@ pub struct RecordedCalls {
     /// The captures: all entries of the job, or only the first.
     pub entries: Vec<PathBuf>,
     pub signature: Signature,
-    /// The recorded function, if it is what is compiled.
+    /// The recorded function, if the compiler compiles that function and not sources.
     pub function: Option<String>,
     /// The number of threads of a call.
     pub threads: u32,
@@ -264,13 +264,13 @@ impl EntryRef {
     }
 }
 
-/// What is called, how, and within which limits.
+/// A candidate that is called, with its artifact, the way in which it is called, and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
     pub artifact: Artifact,
     pub launcher: Launcher,
-    /// The symbol that a runner looks up. A launch names its own.
+    /// The symbol that a runner looks up. The steps of a launch name their own symbols.
     pub symbol: String,
     /// The worker's launches. Empty if the artifact has host code.
     pub launch: Launch,
@@ -330,7 +330,7 @@ impl ProfileTask {
         formula::largest_varied(self.is_on_card(), self.profile.cache_state)
     }
 
-    /// V of the entry that needs most.
+    /// The largest V of an entry.
     pub fn varied(&self) -> Bytes {
         let of_entry = |numbers: &EntryNumbers| {
             if self.is_on_card() { numbers.varied_on_card } else { numbers.varied }
@@ -344,7 +344,7 @@ impl ProfileTask {
 pub enum Depth {
     /// One process for each side, and few pairs.
     Screen,
-    /// As many processes and pairs as it takes until intervals are as narrow as the plan asks for, or time is up.
+    /// As many processes and pairs as are necessary until intervals are as narrow as the plan requires, or time is up.
     Full,
 }
 
@@ -381,7 +381,7 @@ pub struct ReplayCallee {
     pub verify: VerifySettings,
 }
 
-/// What determines the limits of a runner's control group, in addition to its memory limit.
+/// The figures, besides a runner's memory limit, from which the limits of its control group follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
     /// The size of the runner's mapped files. Linux charges their cached pages to the group that touches them first.
@@ -400,8 +400,8 @@ pub enum FromWorker {
         pid: u32,
         start_time: u64,
     },
-    /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these messages, compilers
-    /// count as runners.
+    /// A runner has started, and waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these
+    /// messages, compilers count as runners.
     RunnerStarted {
         lease: LeaseId,
         pid: u32,
@@ -413,7 +413,8 @@ pub enum FromWorker {
         shared: Bytes,
         /// The part of `shared` whose memory files its worker holds and owes.
         of_worker: Bytes,
-        /// The private memory that it shares with its zygote, which owes it until the runner writes to it.
+        /// The private memory that it shares with its zygote. The zygote owes this memory until the runner writes to
+        /// it.
         inherited: Bytes,
         group_limits: GroupLimits,
     },

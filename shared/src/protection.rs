@@ -1,7 +1,7 @@
 //! The list of all protections that a sandbox can have. A machine may be unable to enforce some of them.
 //!
 //! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Canaries test
-//! them before a run, and the first runner of each worker reports what it could enforce on itself.
+//! the protections before a run, and the first runner of each worker reports which of them it could enforce on itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,14 +36,14 @@ impl Protection {
     }
 }
 
-/// What is known about a protection on any machine.
+/// The facts about a protection that are the same on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
     /// True if candidates should not be run on a machine that lacks this protection.
     pub needed: bool,
     pub stops: &'static str,
-    /// What the canary did to test it, as a past-tense fragment.
+    /// The canary's test of it, as a fragment in the past tense.
     pub proof: &'static str,
     pub remedy: &'static str,
     /// The canary's attempts. Empty if the supervisor tests the protection from outside.
@@ -297,7 +297,7 @@ mod tests {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
-        // A protection without attempts, unless it is tested from outside, would never count as present.
+        // A protection without attempts would never count as present, unless it is tested from outside.
         let from_outside: Vec<&str> =
             PROTECTIONS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
         assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);

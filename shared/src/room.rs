@@ -11,7 +11,7 @@ use crate::units::Bytes;
 /// The room at one moment. A figure is `None` if there is no limit, or if it was not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// The free space on a disk, without what only root may use.
+    /// The free space on a disk, without the part that only root may use.
     pub disk: Option<Bytes>,
     /// The number of files that can still be created on the disk.
     pub inodes: Option<u64>,
@@ -20,7 +20,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Reads the room on the disk of a path, which must exist. Blocks as long as the disk does.
+    /// Reads the room on the disk of a path, which must exist. Blocks while the disk does not answer.
     pub fn on_disk_of(path: &Path) -> io::Result<Self> {
         let disk = statvfs(path)?;
         Ok(Self {

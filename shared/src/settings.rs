@@ -152,7 +152,7 @@ pub struct LimitSettings {
     /// `None` is `"auto"`: 4 × threads. If Linux counts the user's other processes too, their number is added.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// How much is kept of the beginning of stdout, and of the beginning of stderr.
+    /// The number of bytes that are kept from the beginning of stdout, and from the beginning of stderr.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }

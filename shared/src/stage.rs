@@ -12,8 +12,8 @@ pub enum Stage {
     /// A short profile that shows which candidates need no further timing.
     Screen,
     Profile,
-    /// A second profile of the best candidates. The first one flatters them: the best of many measured times is partly
-    /// due to chance.
+    /// A second profile of the best candidates. The first profile flatters them, because the best of many measured
+    /// times is partly due to chance.
     Confirm,
     Replay,
 }

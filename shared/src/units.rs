@@ -1,6 +1,6 @@
 //! `Bytes`, the type for numbers of bytes, and the conversion of numbers to indices.
 //!
-//! Times are `std::time::Duration`; only the plan parses text that means a time.
+//! Times are `std::time::Duration`. Only the plan parses times from text.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Converts a count, an offset or an address to an index in this process. A value that does not fit becomes the largest
-/// index, which the allocator or a slice refuses, instead of wrapping to a small one.
+/// Converts a count, an offset or an address to an index in this process. A value that does not fit does not wrap to a
+/// small index. It becomes the largest one, which the allocator or a slice refuses.
 #[inline]
 pub const fn to_index(number: u64) -> usize {
     if number > usize::MAX as u64 {

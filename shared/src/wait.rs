@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Converts a timeout to the form that system calls take. One that is too long becomes the longest possible.
+/// Converts a timeout to the form that system calls take. A timeout that is too long becomes the longest possible one.
 pub fn timespec(bound: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(bound.as_secs()).unwrap_or(i64::MAX),

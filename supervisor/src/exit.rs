@@ -1,6 +1,6 @@
 //! Exit codes: a fixed list that scripts rely on.
 
-/// How the program ends.
+/// The way in which the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The command succeeded. For a run: no replay failed, and every job that was not skipped has a candidate that

@@ -59,7 +59,7 @@ impl Progress {
         Self { screen, running: BTreeMap::new(), missed: false }
     }
 
-    /// `total` is the number of entries to process; 0 if the stage does not count them.
+    /// Adds a line for an attempt. `total` is the number of entries to process; 0 if the stage does not count them.
     pub fn started(
         &mut self,
         lease: LeaseId,

@@ -192,7 +192,7 @@ pub struct CandidateRecord {
     pub failed_stage: Option<Stage>,
     pub feedback: Option<String>,
     pub source: SourceRecord,
-    /// How far the verdict can be trusted. `None` for runs of older versions, which had no tiers.
+    /// The trust that the verdict deserves. `None` for runs of older versions, which had no tiers.
     #[serde(default)]
     pub tier: Option<Tier>,
     pub build: Option<BuildRecord>,
@@ -255,7 +255,7 @@ pub struct VerifyRecord {
     /// Memory at named points of the sessions on a device. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<opt_shared::outcome::DevicePoint>,
-    /// What each kernel did on the emulated device, as a hint. Empty on other devices.
+    /// The counts of each kernel on the emulated device, as a hint. Empty on other devices.
     #[serde(default)]
     pub emulated_kernels: Vec<opt_shared::outcome::EmulatedKernel>,
 }
@@ -363,8 +363,8 @@ pub struct EntryTimingRecord {
     pub handoff_us: f64,
     /// The number of runners of each side whose times were used.
     pub runners: u32,
-    /// The share of the timed blocks that was spent waiting for a CPU, by the candidate or by its baseline, whichever
-    /// waited more.
+    /// The share of the timed blocks that the candidate or its baseline spent waiting for a CPU. The figure is that of
+    /// the side that waited more.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
     #[serde(default)]
@@ -374,7 +374,7 @@ pub struct EntryTimingRecord {
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
     pub unvaried_because: Option<String>,
-    /// What was read from the device; `null` on a CPU.
+    /// Details of the timing on a device; `null` on a CPU.
     pub device: Option<DeviceTiming>,
 }
 

@@ -43,8 +43,8 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Undoes an ignored SIGCHLD, which a program inherits: Linux would discard how children end. Processes that are started
-/// later inherit this.
+/// Restores the default action of SIGCHLD, which this program may have inherited as ignored. While it is ignored, Linux
+/// discards how children end. Processes that are started later inherit the default action.
 pub fn notice_children() {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is installed. This cannot fail for a signal that exists.
@@ -61,7 +61,7 @@ pub fn leave_interrupts_to_child() {
 }
 
 impl Signals {
-    /// Call this before any thread is started.
+    /// Blocks the signals. Call this before any thread is started.
     pub fn block() -> Result<Self, SignalError> {
         let mut set = SigSet::empty();
         set.add(Signal::SIGINT);

@@ -120,7 +120,7 @@ fn argument_that_the_call_changes_has_its_own_value_in_every_timed_call() {
     outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
 }
 
-/// The change is smaller than the tolerance of the values, so the values alone would not show that it was not made.
+/// The change is smaller than the tolerance of the values, so the values alone would not show that it is missing.
 #[test]
 fn kernel_that_leaves_a_small_change_undone_does_not_pass() {
     let expected = [

@@ -216,7 +216,7 @@ fn run_names_a_resource_limit_that_is_too_low() {
         outcome.expect_stderr(&["the hard limit on", option]);
         outcome.expect(!scenario.run_folder().exists(), "nothing was started");
     }
-    // 256 KiB of stack are too few for any command. A soft limit alone is raised.
+    // 256 KiB of stack are too few for any command. If only the soft limit is too low, it is raised.
     limited("-s 256").1.expect_exit(3).expect_stderr(&["the hard limit on the stack", "ulimit -Hs"]);
     limited("-Ss 64").1.expect_exit(0);
     let (scenario, outcome) = limited("-n 64");

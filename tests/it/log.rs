@@ -1,4 +1,4 @@
-//! The log of a run: JSON lines in its folder, whatever `RUST_LOG` is, and readable lines on standard error, which
+//! The log of a run: JSON lines in its folder, regardless of `RUST_LOG`, and readable lines on standard error, which
 //! `RUST_LOG` filters.
 
 use opt_tests::summary::list;

@@ -205,7 +205,7 @@ fn missing_room_for_a_spare_is_reported() {
     let plan = plan.replace("[profile]\n", "[profile]\nvary = \"none\"\n");
     let scenario = Scenario::with_plan(&plan);
     let ceiling = smallest_ceiling(&scenario);
-    // If the machine is short of memory, no spare is started, whatever the ceiling is.
+    // If the machine is short of memory, no spare is started, regardless of the ceiling.
     let quiet =
         (0..3).map(|_| run_under(&scenario, ceiling, 0)).find(|(_, it)| it.policy("pressure").is_empty());
     let Some((outcome, summary)) = quiet else {

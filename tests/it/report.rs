@@ -50,12 +50,12 @@ fn folder_without_a_run_is_a_usage_error() {
     scenario.run(&["report", "damaged"]).expect_exit(3);
 }
 
-/// SQLite cannot create its shared memory there.
+/// SQLite cannot create its shared memory in such a folder.
 #[test]
 fn report_reads_a_run_in_a_folder_that_its_user_cannot_write() {
     let Some(user) = User::ordinary() else { return };
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
-    // A question mark begins the options of a name of SQLite's.
+    // In the URIs by which SQLite opens files, a question mark begins the options.
     scenario.run(&["run", "plan.toml", "--dir", "of what?"]).expect_exit(0);
     set_mode(scenario.path(), 0o755);
     let arguments = ["report", "of what?"];

@@ -154,7 +154,7 @@ fn top_shows_and_controls_a_run() {
         client.call("status", &serde_json::json!({})).expect("an answer")["run"]["paused"] == true
     };
     assert!(paused(&mut client), "the key paused the run");
-    // When `top` knows that the run is paused, the same key resumes it.
+    // Once `top` shows that the run is paused, the same key resumes the run.
     view.until("paused");
     view.press("p");
     view.until("done: leases are granted again");

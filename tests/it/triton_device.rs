@@ -243,12 +243,12 @@ fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
         );
         outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
     }
-    // It copies its input, which is wrong, but it was compiled.
+    // The kernel copies its input, so its result is wrong, but it was compiled.
     let given = &summary.candidate("relu", "given");
     outcome.expect_equal(given["status"].as_str(), Some("INCORRECT_NUMERICAL"), &given["detail"]);
 }
 
-/// A source that the compiler runs, and that SIGKILL ends as often as it is run.
+/// A source that the compiler runs. SIGKILL ends every run of it.
 const ENDS_ITSELF: &str = "import resource
 resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
 while True:

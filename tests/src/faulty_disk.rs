@@ -24,10 +24,10 @@ use self::protocol::{Attributes, Request, Wanted};
 const REQUEST_BYTES: usize = 64 << 10;
 /// The kernel's number of the root folder.
 const ROOT: u64 = 1;
-/// The largest number of bytes that one read is answered with; the kernel asks for less.
+/// The largest answer to one read, in bytes. The kernel asks for less.
 const LARGEST_READ: u64 = 4 << 20;
 
-/// How a read that touches a faulty range fails.
+/// The way in which a read that touches a faulty range fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It returns EIO.
@@ -51,7 +51,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The files and folders that the kernel knows, relative to the root. The kernel's number of the first is `ROOT`.
+    /// The files and folders for which the kernel has numbers, relative to the root. The number of the first is `ROOT`.
     nodes: Vec<PathBuf>,
     faults: Vec<(PathBuf, Range<u64>, Fault)>,
     /// The lengths of files that were cut short.

@@ -1,8 +1,8 @@
 //! Functions that pass untrusted bytes to their readers. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the test
 //! that replays their corpora use these functions.
 //!
-//! A function passes bytes to its reader and ignores the result. A panic, a hang or excessive use of memory is a bug;
-//! the caller has to detect the last two.
+//! A function passes bytes to its reader and ignores the result. A panic, a hang or excessive use of memory is a bug.
+//! The caller has to detect the last two.
 
 use std::collections::BTreeMap;
 use std::fs::File;

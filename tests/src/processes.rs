@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::waiting::holds_within;
 
-/// How long processes may take to die after their parent.
+/// The time that processes may take to die after their parent.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn adopt_orphans() {
     rustix::process::set_child_subreaper(Pid::from_raw(1)).expect("Linux has subreapers");
 }
 
-/// The processes of a run that are still alive after the timeout; empty as soon as there are none.
+/// Waits until no process of a run is alive, and returns those that are still alive after the timeout.
 pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     let mut found = Vec::new();
     let _ = holds_within(TIMEOUT, || {

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::repository;
 
-/// Returns an interpreter that can import `modules` (separated by commas): the one of the virtual environment
-/// `target/ENVIRONMENT`, which `.ci/run` creates, or else `python3`; `None` if neither can.
+/// Returns an interpreter that can import `modules` (separated by commas). This is the interpreter of the virtual
+/// environment `target/ENVIRONMENT`, which `.ci/run` creates, or else `python3`. `None` if neither can import them.
 pub fn python_with(modules: &str, environment: &str) -> Option<PathBuf> {
     let made = repository().join("target").join(environment).join("bin/python3");
     [made, PathBuf::from("python3")].into_iter().find(|python| {

@@ -45,8 +45,9 @@ impl User {
             Self::Own => binary(),
             Self::Ordinary(_) => {
                 let copy = scenario.path().join("opt-supervisor");
-                // Another process copies it. If this one had it open for writing while another test starts a process,
-                // that process would have it open too, and the copy could not be executed ("text file busy").
+                // A separate process makes the copy. If this process had the copy open for writing while another test
+                // starts a process, the new process would inherit the descriptor, and the copy could not be executed
+                // ("text file busy").
                 let copied = Command::new("cp").args([&binary(), &copy]).status();
                 assert!(copied.is_ok_and(|status| status.success()), "the program is copied");
                 copy

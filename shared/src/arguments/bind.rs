@@ -90,8 +90,8 @@ pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindE
     }
 }
 
-/// The most bytes that an argument takes in the message to the process that makes the call. Numbers are written with as
-/// many groups of seven bits as they need, and a float in a list may be written as text.
+/// The largest number of bytes that an argument can take in the message to the process that makes the call. An integer
+/// takes one byte for each seven bits, and a float in a list may be written as text.
 fn size_in_message(value: &ArgumentValue) -> usize {
     /// The dtype, the ranges of a tensor and of its variants, and its place in a list.
     const TENSOR: usize = 80;

@@ -35,7 +35,7 @@ pub enum Part {
     None,
     Bool(bool),
     Int(i64),
-    /// A text that reads back as the same number, because JSON has no infinities.
+    /// Text that parses to the same number. It is not a JSON number, because JSON has no infinities.
     Float(String),
     Str(String),
     /// An attribute of the `torch` module: a dtype, a layout, a memory format.
@@ -92,7 +92,7 @@ pub fn call(
 struct Parts<'a> {
     /// For each parameter, the indices of its tensors.
     tensors: BTreeMap<&'a str, Vec<u32>>,
-    /// The indices that are not yet assigned, of the parameter that `begin` named last.
+    /// The indices not yet assigned, of the parameter that was last passed to `begin`.
     rest: std::vec::IntoIter<u32>,
 }
 
@@ -139,7 +139,7 @@ fn plain_part(value: &PlainValue) -> Part {
         PlainValue::Float(value) => float(*value),
         PlainValue::Str(text) => Part::Str(text.clone()),
         PlainValue::DType(dtype) => torch_dtype(*dtype),
-        // A candidate in an interpreter runs on the CPU, whatever device the model used.
+        // A candidate in an interpreter runs on the CPU, even if the model used another device.
         PlainValue::Device(_) => Part::Device("cpu".to_owned()),
         PlainValue::Ints(values) => Part::Tuple(values.iter().copied().map(Part::Int).collect()),
         PlainValue::Floats(values) => Part::Tuple(floats(values)),

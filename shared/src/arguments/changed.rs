@@ -23,7 +23,7 @@ pub fn returned(judged: &[OutputTensor]) -> &[OutputTensor] {
     &judged[..count]
 }
 
-/// The arguments that the call changes, with their values after it.
+/// The arguments that the call changes, with their values after the call.
 fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, BindError> {
     let mut found: Vec<OutputTensor> = Vec::new();
     for (name, value) in &entry.mutates {

@@ -35,9 +35,9 @@ pub(super) struct Seen {
     strided: bool,
     /// True if some calls change this argument.
     changed: bool,
-    /// The first plain value; `None` once another entry has a different one, or a tensor.
+    /// The plain value that all entries so far have here; `None` if an entry has a different one, or a tensor.
     constant: Option<String>,
-    /// Number of entries that have this position; some may have fewer outputs.
+    /// Number of entries that have this position. Not all entries need to have the same number of outputs.
     pub(super) entries: usize,
 }
 

@@ -10,8 +10,8 @@ use super::Signature;
 
 impl Signature {
     /// SHA-256 in hex of the parameters in their order, the number of arguments of each, and the defaults for missing
-    /// ones. The captures' own order and the parameters that are left out are not included. A new capture that changes
-    /// nothing for a kernel therefore does not change the digest.
+    /// parameters. The captures' own order and the parameters that are left out are not included. A new capture that
+    /// changes nothing for a kernel therefore does not change the digest.
     pub fn digest(&self) -> String {
         hex::encode(Sha256::digest(self.canonical()))
     }

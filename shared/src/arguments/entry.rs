@@ -9,7 +9,7 @@ use super::MAX_ARGUMENTS;
 use super::plain::{Budget, shorten};
 use crate::capture::Value;
 
-/// A name of a parameter or function that is longer than this indicates damage or an attack.
+/// The longest name of a parameter or function, in bytes. A longer one indicates damage or an attack.
 const MAX_NAME_BYTES: usize = 255;
 /// The number of unknown keys that are kept for a message.
 const KEPT_UNKNOWN_KEYS: usize = 16;

@@ -23,7 +23,7 @@ pub struct EntryFacts {
     pub ring_bytes: Bytes,
     /// Bytes of all variants of the inputs that may change between timed calls (V).
     pub varied_bytes: Bytes,
-    /// The same on a card.
+    /// `varied_bytes` if the entry runs on a card.
     pub varied_on_card_bytes: Bytes,
     /// Bytes of the expected outputs' values, which are streamed and compared.
     pub expected_bytes: Bytes,
@@ -96,8 +96,9 @@ impl EntryFacts {
     }
 }
 
-/// Decides from its header whether an input may have new values in each timed call. Empty inputs and bools may not, nor
-/// may a `torch.nn.Parameter`, which is constant, or a lazy conjugate or negative, which is written out only once.
+/// Decides from an input's header whether the input may have new values in each timed call. Empty inputs and bools may
+/// not. Neither may a `torch.nn.Parameter`, which is constant, nor a lazy conjugate or negative, which is written out
+/// only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_lazy(tensor)
 }
@@ -119,7 +120,7 @@ fn list_bytes(value: &PlainValue) -> Bytes {
     }
 }
 
-/// The owed bytes of a range: all of them if its storage is unknown, because it is then copied as a whole.
+/// The owed bytes of a range. If its storage is unknown, the range is copied as a whole, and all of its bytes are owed.
 fn unmapped_of(storage: Option<&Storage>, range: &Range<u64>, page: Bytes) -> Bytes {
     let Some(storage) = storage else { return whole_grains(length(range), page) };
     let start = storage.file_offset.saturating_add(range.start);

@@ -35,8 +35,8 @@ impl Fingerprint {
         Self::Digest { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
     }
 
-    /// The fingerprint of a value that no kernel can take. If a parameter has the same value of this kind in every
-    /// entry, it can be left out.
+    /// The fingerprint of a value that no kernel can take. A parameter with the same value of this kind in every entry
+    /// can be left out.
     fn of_other(value: &Value, reason: Refusal) -> Self {
         let mut hash = Sha256::new();
         match hash_structure(value, 0, &mut Budget::new(), &mut hash) {

@@ -57,8 +57,8 @@ pub use variation::{TOO_LARGE, VaryChoice};
 
 /// Largest number of arguments of a call, far more than any op has.
 pub const MAX_ARGUMENTS: usize = 1024;
-/// Largest size of all arguments of a call, without the elements of tensors, in the message that describes the call to
-/// a runner. The message has some kilobytes more, for the outputs.
+/// Largest total size of a call's arguments, in bytes and without the elements of tensors, in the message that
+/// describes the call to a runner. The outputs take some more kilobytes of the message.
 pub const MAX_ARGUMENT_BYTES: usize = 120 << 10;
 
 /// The order in which a kernel gets its parameters. It is settled once per job.
@@ -115,7 +115,7 @@ pub struct OutputTensor {
     /// `output`, `output[1]`, or the path of the argument.
     pub path: String,
     pub tensor: Arc<Tensor>,
-    /// The indices of the arguments whose value after the call this is. There are several if the same tensor is passed
-    /// more than once. Empty for a returned tensor.
+    /// The indices of the arguments that have this value after the call. There are several if the same tensor is passed
+    /// more than once, and none for a returned tensor.
     pub arguments: Vec<usize>,
 }

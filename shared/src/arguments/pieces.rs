@@ -1,8 +1,8 @@
 //! The parts of storages that an entry's inputs use. Each part is copied as a whole, once.
 //!
 //! Equal ranges of two storages with the same content count as one piece if both storages are identified by digest.
-//! Others would have to be read to compare them. Views that overlap or touch are in the same piece. Lazy conjugates and
-//! negatives, which are written out before use, belong to no piece.
+//! Other storages would have to be read to compare them. Views that overlap or touch are in the same piece. Lazy
+//! conjugates and negatives, which are written out before use, belong to no piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,8 +27,8 @@ impl Piece {
         Bytes::new(self.range.end - self.range.start)
     }
 
-    /// The offset in the storage at which copying starts: a page boundary, so that all bytes keep their offset in a
-    /// page.
+    /// The offset in the storage at which copying starts. It is a page boundary, so that all bytes keep their offset in
+    /// a page.
     pub fn first(&self, page: Bytes) -> u64 {
         let page = page.get().max(1);
         self.range.start - self.range.start % page
@@ -41,7 +41,7 @@ impl Piece {
     }
 }
 
-/// Pieces in the order of their storages.
+/// Returns the pieces that the inputs use, in the order of their storages.
 pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>) -> Vec<Piece> {
     let mut seen: BTreeSet<(BlobId, u64, u64, u64)> = BTreeSet::new();
     distinct_ranges(inputs.filter(|tensor| !is_lazy(tensor)))

@@ -17,8 +17,8 @@ use crate::capture::{SequenceKind, Value};
 const MAX_VALUES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion from overflowing the stack.
 const MAX_DEPTH: usize = 64;
-/// Longest string that is passed to a kernel. Real strings are names such as `mean`. Each of many arguments may be the
-/// same string of a file, and each gets a copy.
+/// Longest string that is passed to a kernel, in bytes. Real strings are names such as `mean`. Many arguments may share
+/// one string of a file, and each of them gets a copy.
 const MAX_STRING_BYTES: usize = 4 << 10;
 /// The longest list and the longest string that are written out in full. Longer values are cut, and get a digest that
 /// tells them apart.
@@ -142,7 +142,7 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
     }
 }
 
-/// Copies a string that a kernel can take.
+/// Copies a string, or refuses it if a kernel cannot take it.
 fn accepted_text(text: &str) -> Result<String, Refusal> {
     match text.len() {
         _ if text.contains('\0') => Err(Refusal::Nul),
@@ -151,7 +151,7 @@ fn accepted_text(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The value of an enum's member, or any other value itself.
+/// The value of an enum's member. Any other value is returned unchanged.
 fn plainest(value: &Value) -> &Value {
     match value {
         Value::Object(object) => object.member_value().unwrap_or(value),
@@ -191,7 +191,8 @@ fn collect_numbers(
     Ok(())
 }
 
-/// As in Python, bools among integers are integers, and integers among floats are floats.
+/// Converts all numbers of a list to one type. As in Python, bools among integers are integers, and integers among
+/// floats are floats.
 fn one_type(numbers: &[Number]) -> Result<PlainValue, Refusal> {
     if numbers.iter().any(|number| matches!(number, Number::Float(_))) {
         return numbers
@@ -220,7 +221,7 @@ fn as_float(number: Number) -> Result<f64, Refusal> {
         Number::Int(value) => {
             #[expect(clippy::cast_precision_loss, reason = "compared with the integer in the next line")]
             let float = value as f64;
-            // Compared in 128 bits, because `i64::MAX as f64 as i64` would saturate to the same value.
+            // The comparison uses 128 bits, because `i64::MAX as f64 as i64` would saturate to the same value.
             #[expect(clippy::cast_possible_truncation, reason = "the float of an i64 fits into an i128")]
             let exact = float as i128 == i128::from(value);
             if exact { Ok(float) } else { Err(Refusal::InexactInt(value)) }

@@ -14,9 +14,9 @@ use crate::capture::Value;
 /// Largest number of different keyword names, and of different forms of call, in a job. An op has a few of each.
 const MAX_NAMES: usize = 1024;
 const MAX_FORMS: usize = 1024;
-/// Number of entries named in one message.
+/// Largest number of entries named in one message.
 const MAX_NAMED: usize = 3;
-/// The similarity (Jaro-Winkler, 0 to 1) from which on a known name is suggested.
+/// The smallest similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
 const SIMILAR: f64 = 0.7;
 
 /// A reason why a job has no signature. A job may have several, which are reported together.
@@ -104,14 +104,14 @@ enum ArgumentKey {
     Keyword(String),
 }
 
-/// Which positions and keywords an entry uses. A job has few forms, however many entries it has.
+/// The positions and keywords that an entry uses. A job has few such forms, even if it has many entries.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CallForm {
     positional: usize,
     keywords: BTreeSet<String>,
 }
 
-/// Counts the entries that have a form of call, or that lack a parameter: the first one, and the number of others.
+/// The entries that have a form of call, or that lack a parameter: the first one, and the number of the others.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
@@ -402,8 +402,8 @@ impl SignatureBuilder {
             .collect()
     }
 
-    /// Checks a parameter that is left out. It must have the same value in every entry, because a kernel cannot know
-    /// it. A tensor is refused even in a single entry, because its values are not read here.
+    /// Checks a parameter that is left out. It must have the same value in every entry, because a kernel does not
+    /// receive it. A tensor is refused even in a single entry, because its values are not read here.
     fn left_out(
         &self,
         name: &str,

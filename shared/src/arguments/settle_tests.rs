@@ -238,8 +238,8 @@ fn call() -> impl Strategy<Value = (Vec<String>, Vec<i64>)> {
 }
 
 proptest! {
-    /// Each entry is bound to the same parameters in the same order, whatever keywords the entries use. Further entries
-    /// only append parameters.
+    /// Each entry is bound to the same parameters in the same order, regardless of the keywords that the entries use.
+    /// Further entries only append parameters.
     #[test]
     fn every_entry_gets_every_parameter(calls in prop::collection::vec(call(), 1..8)) {
         let entries: Vec<Entry> = calls

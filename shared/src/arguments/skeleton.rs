@@ -153,9 +153,9 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     lines.join("\n")
 }
 
-/// Declares a variable of the type that was seen. If some entries have None, a pointer is null for it, and any other
-/// type gets a second variable, `has_…`. If the entries disagree about the type, the only variable is the OptAny
-/// itself.
+/// Declares a variable of the type that was seen. If the value is None in some entries, a pointer is null there, and a
+/// variable of another type gets a companion, `has_…`. If the entries disagree about the type, the only variable is the
+/// OptAny itself.
 fn unpack(
     index: usize,
     seen: &Seen,
@@ -235,7 +235,8 @@ impl CType {
     }
 }
 
-/// Returns the symbol itself if C can declare it, because the loader will look for it; otherwise a similar name.
+/// Returns the symbol itself if C can declare it, because the loader looks up that name. Otherwise returns a similar
+/// name.
 fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
     let letters = symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let starts = symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -250,7 +251,7 @@ fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
 /// `float_`.
 fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     let mut name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    // Two consecutive underscores, or one before a capital letter, are reserved for the compiler.
+    // Names with two consecutive underscores, or with one before a capital letter, are reserved for the compiler.
     while name.contains("__") {
         name = name.replace("__", "_");
     }

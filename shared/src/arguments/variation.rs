@@ -1,5 +1,5 @@
-//! Decides whether an input may have new values in every timed call, judged by the plan and the input's header. Later
-//! checks of its contents, or the kernel that it is tried with, may still rule it out.
+//! Decides whether an input may have new values in every timed call, judged by the plan and the input's header. A later
+//! check of the input's contents, or a trial with the kernel, may still rule this out.
 
 use super::{Argument, may_vary};
 use crate::capture::Tensor;
@@ -7,8 +7,8 @@ use crate::formula::variant;
 use crate::settings::Vary;
 use crate::units::Bytes;
 
-/// What decides whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts about the
-/// entry.
+/// The basis of the decision whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts
+/// about the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,
@@ -19,7 +19,7 @@ pub struct VaryChoice<'a> {
     pub largest: Bytes,
 }
 
-/// Why an input keeps its values if there is no memory for new ones.
+/// The reason given for an input that keeps its values because there is no memory for new ones.
 pub const TOO_LARGE: &str = "it is too large to get new values for each call";
 
 impl VaryChoice<'_> {

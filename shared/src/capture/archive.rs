@@ -1,7 +1,7 @@
 //! The zip that `torch.save` writes: locates its records, using only the directory and the local headers.
 //!
 //! This module checks that records do not overlap, lie before the directory and have unique names, and that the records
-//! in use are stored uncompressed. It knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module
+//! in use are stored uncompressed. It expects torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module
 //! `pickle` interprets the pickle.
 
 use std::collections::HashMap;
@@ -22,18 +22,18 @@ pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
 /// Start of an empty zip.
 pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
 
-/// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`); it writes 3.
+/// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`). Torch writes 3.
 const FORMAT_VERSIONS: std::ops::RangeInclusive<u64> = 1..=10;
-/// Room for the digits of a version and a newline. A longer record is not a version.
+/// The largest size of a version's record: room for its digits and a newline. A longer record is not a version.
 const MAX_VERSION_BYTES: u64 = 16;
 
-/// Room for `byteorder`, whose known values have at most 6 bytes.
+/// The largest size of the record `byteorder`, whose known values have at most 6 bytes.
 const MAX_BYTEORDER_BYTES: u64 = 16;
 
 /// Size of a local header without its name and its extra field.
 const LOCAL_HEADER_BYTES: usize = 30;
 
-/// In a header, this size means that the zip64 extra field has the actual one.
+/// The size in a header that means that the zip64 extra field has the actual size.
 const ZIP64_SIZE: u32 = u32::MAX;
 
 /// One file in the zip.
@@ -62,7 +62,7 @@ pub(super) struct Archive<'a> {
     file: &'a Body,
     records: HashMap<String, Record>,
     prefix: String,
-    /// False if torch was told not to compute CRCs. All of them are then 0.
+    /// False if torch was configured not to compute CRCs. All of them are then 0.
     has_crcs: bool,
 }
 
@@ -117,7 +117,8 @@ impl<'a> Archive<'a> {
         Ok(bytes)
     }
 
-    /// A zip without a version is accepted: nothing else in it depends on the version.
+    /// Checks the version of the zip's layout. A zip without a version is accepted, because nothing else in it depends
+    /// on the version.
     fn check_version(&self) -> Result<(), Fault> {
         // TorchScript used the second name.
         for name in ["version", ".data/version"] {
@@ -199,8 +200,8 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Finds the directory. The zip's comment may contain false end signatures, so the right one is the one whose zip ends
-/// where the file ends. If there is none, bytes after the zip are accepted, as in torch.
+/// Finds the directory. The zip's comment may contain false end signatures. The true one belongs to a zip that ends
+/// where the file ends. If there is no such zip, bytes after the zip are accepted, as in torch.
 fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
@@ -305,7 +306,7 @@ fn read_records(
 }
 
 /// The fields that we need from the header before a record's data. rawzip would read each header in full three times,
-/// and page-aligned records have up to a page of padding in their headers.
+/// and headers of page-aligned records have up to a page of padding.
 struct LocalHeader {
     data_offset: u64,
     method: u16,

@@ -1,6 +1,6 @@
 //! The bytes of a capture by their offset in the `.pt` file: a single file, or pieces in a store.
 //!
-//! The parsers read by offset and know neither form. `CaptureFile` knows where a storage can be mapped.
+//! The parsers read by offset and do not depend on the form. `CaptureFile` determines where a storage can be mapped.
 
 use std::fs::File;
 use std::io;

@@ -60,7 +60,7 @@ macro_rules! dtypes {
     };
 }
 
-/// How values of a type are compared.
+/// The way in which values of a type are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Float,

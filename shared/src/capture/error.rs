@@ -1,6 +1,6 @@
 //! Errors of the capture reader: a fixed set of kinds, with details.
 //!
-//! Parsers know only bytes. They return a `Fault`, and `CaptureFile` adds the path.
+//! Parsers have only bytes. They return a `Fault`, and `CaptureFile` adds the path.
 
 use std::error::Error;
 use std::fmt;

@@ -72,7 +72,7 @@ impl CaptureFile {
     }
 
     fn read(path: &Path) -> Result<Self, Fault> {
-        // Checked first, because opening a FIFO would wait for a writer.
+        // The type is checked first, because opening a FIFO would wait for a writer.
         let could_not_open = |source| Fault::new(ErrorKind::Io, "could not open it").because(source);
         require_regular(&std::fs::metadata(path).map_err(could_not_open)?)?;
         let file = File::open(path).map_err(could_not_open)?;
@@ -165,7 +165,7 @@ impl CaptureFile {
         &self.storages
     }
 
-    /// Returns the storage with this id. With an id from another capture, the result is a wrong storage or a panic.
+    /// Returns the storage with this id. With an id from another capture, it returns a wrong storage or panics.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.index()]
     }

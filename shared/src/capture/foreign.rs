@@ -21,7 +21,8 @@ const MARKS: [(&[u8], &str); 12] = [
 
 const TAR_MARK_AT: usize = 257;
 
-/// Names the kind of a file that does not begin like a capture, and where it helps, says what to do; `None` if unknown.
+/// Returns the kind of a file that does not begin like a capture, with advice where that helps; `None` if the kind is
+/// unknown.
 pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> {
     let marked = MARKS.iter().find(|(mark, _)| start.starts_with(mark)).map(|(_, what)| *what);
     marked

@@ -21,7 +21,7 @@ pub(super) const MAGIC: u8 = 0x80;
 /// The value of the first pickle.
 const MAGIC_NUMBER: u128 = 0x1950_a86a_20f9_469c_fc6c;
 
-/// Room for the first pickle. It has 15 bytes in protocol 2, and 24 with the frame of later protocols.
+/// The largest size of the first pickle. It has 15 bytes in protocol 2, and 24 with the frame of later protocols.
 const MAX_MAGIC_BYTES: usize = 64;
 
 /// The format has only this version.

@@ -1,4 +1,4 @@
-//! The values of a capture. They are inert data; none of them can be called.
+//! The values of a capture. They are inert data and cannot be called.
 //!
 //! This file defines the types of values and the geometry of tensors. The reader creates values, and `arguments` orders
 //! them as arguments. A tensor refers to its storage, whose bytes remain in the file.
@@ -196,7 +196,7 @@ impl Tensor {
         Bytes::new(self.elements() * self.dtype.size())
     }
 
-    /// Size of the elements, of which those along an expanded axis are one.
+    /// Size of the distinct elements, in which all elements along an expanded axis count as one.
     pub fn distinct_bytes(&self) -> Bytes {
         let axes = self.shape.iter().zip(&self.stride);
         let sizes = axes.map(|(&size, &stride)| if stride == 0 { size.min(1) } else { size });

@@ -290,7 +290,7 @@ fn scatter<const N: usize>(axes: &[Axis], read: &[u8], block: &mut [u8], place: 
     }
 }
 
-/// Conjugates and negates values in place, as the tensor's bits demand.
+/// Conjugates and negates values in place, according to the tensor's conj and neg bits.
 fn apply_bits(tensor: &Tensor, values: &mut [u8]) {
     if !tensor.conjugate && !tensor.negative {
         return;

@@ -4,7 +4,7 @@ use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// Computes U of one range of a file, which is the size of the anonymous pages that mapping it costs. `phase` is the
+/// Computes U of one range of a file: the size of the anonymous pages that mapping the range costs. `phase` is the
 /// offset from the alignment at which the range must begin in memory.
 ///
 /// Pages that also contain other bytes are filled by copying, and the pages between them are mapped. A range whose

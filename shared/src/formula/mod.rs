@@ -41,7 +41,7 @@ pub const ALIGNMENT: u64 = 64;
 /// c: the size of the judge's buffer for each of the two outputs that it compares.
 pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// Memory that a runner owes before its candidate does anything: its heap, and private pages of the loader and of libc.
-/// 0.6 MiB was measured for a plain C library, which leaves room for the C++ runtime and a few more libraries.
+/// For a plain C library, 0.6 MiB was measured. The rest is room for the C++ runtime and a few more libraries.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
 /// Memory that an interpreter with torch owes, either as a zygote or in a runner that started its own interpreter. With
 /// torch 2.10 and 2.15, 270 to 300 MiB were measured, without its files, which are in the page cache.
@@ -54,8 +54,8 @@ pub const LIBTORCH_BASE: Bytes = Bytes::mib(128);
 pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 /// Memory that a compiler owes before it reads anything.
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
-/// A compiler's memory limit that does not fit under the ceiling is halved until it fits, but not below this. For a
-/// kernel in plain C, gcc owes 40 to 80 MiB.
+/// The smallest memory limit of a compiler. A limit that does not fit under the ceiling is halved until it fits, but
+/// not below this. For a kernel in plain C, gcc owes 40 to 80 MiB.
 pub const MIN_COMPILER_MEMORY: Bytes = Bytes::mib(128);
 
 /// s: the size of a staging slot.

@@ -47,7 +47,7 @@ pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
 /// The memory of profiling kernels without host code with a batch of entries. The first list is the worker's host
 /// memory: staging, the outputs of each side's last block, the values from which new inputs are drawn, an input that
 /// may vary, and 2c. The second list is device memory, which all sides share: the inputs, the ring, the varied inputs
-/// and the memory of a flush. The ring and the varied inputs are those of the entries that need most, because they are
+/// and the memory of a flush. The ring and the varied inputs are sized for the entries that need most, because they are
 /// allocated once for `all` entries of the profile.
 pub fn profile_on_device(
     batch: &[EntryNumbers],

@@ -8,8 +8,8 @@ use crate::units::Bytes;
 /// The largest size of all variants of an entry's inputs, unless `largest_varied` is larger.
 pub const VARIED: Bytes = with_room_for_phases(8);
 /// The largest size of the inputs of one call that vary on a card. Kernels for cards are usually tried with larger
-/// inputs than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is one
-/// variant, so each block is a single call. Writing the variant takes the host about a tenth of a second.
+/// inputs than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is only
+/// one variant, so each block is a single call. Writing the variant takes the host about a tenth of a second.
 const VARIED_ON_CARD: Bytes = with_room_for_phases(64);
 
 /// The size of `mib` MiB of inputs, with space for the phases of 64 inputs (see `variant`).
@@ -25,8 +25,8 @@ pub fn values(varied: Bytes) -> Bytes {
     varied.min(VALUES)
 }
 
-/// The largest size of the inputs of one call that vary. An input that alone is larger does not vary. If the
-/// inputs together exceed `VARIED`, a block is a single call, which is too short to be timed from warm caches.
+/// The largest size of the inputs of one call that vary. An input that is larger by itself does not vary. If the inputs
+/// together exceed `VARIED`, a block is a single call, which is too short to be timed from warm caches.
 pub fn largest_varied(on_card: bool, state: CacheState) -> Bytes {
     if on_card && state != CacheState::Warm { VARIED_ON_CARD } else { VARIED }
 }
@@ -40,7 +40,7 @@ pub fn variants(one: Bytes, calls: u32, largest: Bytes) -> u32 {
 }
 
 /// The memory that one variant of an input of this size takes. The added `ALIGNMENT` is space for its phase: its first
-/// byte lies as in the recorded storage, modulo `ALIGNMENT`.
+/// byte has the same position as in the recorded storage, modulo `ALIGNMENT`.
 pub fn variant(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT)
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// A longer line is searched only up to this length.
+/// The number of bytes of a line that are searched. The rest of a longer line is ignored.
 const MAX_LINE_BYTES: u64 = 4096;
 
 /// Passes every quoted name after an `#include` to `take`.
@@ -35,7 +35,7 @@ fn included(line: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// What follows space and comments at the beginning of a line.
+/// The rest of a line after the space and comments at its beginning.
 fn after_space(text: &str) -> &str {
     let mut text = text.trim_start();
     while let Some((_, rest)) = text.strip_prefix("/*").and_then(|comment| comment.split_once("*/")) {

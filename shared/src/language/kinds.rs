@@ -2,7 +2,7 @@
 
 use super::{ArtifactKind, Language, Launcher, Tier, Toolchain};
 
-/// What depends on a language.
+/// The properties of a language.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub language: Language,

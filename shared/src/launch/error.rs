@@ -65,7 +65,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// True if the plan itself is wrong, whatever the entry.
+    /// True if the mistake is in the plan and does not depend on the entry.
     pub fn is_of_plan(&self) -> bool {
         matches!(self, Self::UnknownName { .. } | Self::TypedAddress { .. } | Self::NoAttribute { .. })
     }

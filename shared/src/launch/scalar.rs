@@ -53,7 +53,7 @@ impl Number {
     fn sticky_f32(self) -> f32 {
         let nearest = self.nearest_f32();
         let side = match self {
-            // As `i128`, because the nearest number may exceed `i64`.
+            // The comparison uses `i128`, because the nearest number may exceed `i64`.
             Self::Int(value) => i128::from(value).partial_cmp(&(nearest as i128)),
             _ => self.nearest_f64().partial_cmp(&f64::from(nearest)),
         };

@@ -14,9 +14,9 @@ pub struct Built {
     /// The beginning of the compiler's output.
     pub log_head: String,
     pub source_digest: String,
-    /// Set if the build ended as INFRA_ERROR and the way in which the compiler ended does not show whether the machine
-    /// or the source is to blame: the signal, or a digest of the output, without the parts that differ in each build.
-    /// If the next build ends in the same way, the source is to blame.
+    /// The way in which the compiler ended: the signal, or a digest of the output without the parts that differ in each
+    /// build. It is set if the build ended as INFRA_ERROR and this does not show whether the machine or the source is
+    /// to blame. If the next build ends in the same way, the source is to blame.
     #[serde(default)]
     pub unexplained: Option<String>,
 }

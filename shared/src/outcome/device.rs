@@ -41,7 +41,7 @@ impl DevicePoint {
     }
 }
 
-/// What a kernel did on the emulated device, over the first call of each entry. These are counts, not times.
+/// The operations of a kernel on the emulated device, over the first call of each entry. These are counts, not times.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmulatedKernel {
     pub symbol: String,

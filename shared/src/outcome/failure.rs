@@ -11,12 +11,13 @@ pub struct RunnerEnd {
     /// Name of the signal that ended the runner (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// The end of what is kept of the runner's standard error or, on the emulated device, of what its kernels printed.
+    /// The last part of the kept standard error of the runner or, on the emulated device, of the kept output of its
+    /// kernels.
     pub stderr_tail: String,
-    /// The end of what is kept of its standard output.
+    /// The last part of its kept standard output.
     #[serde(default)]
     pub stdout_tail: String,
-    /// True if the runner's output filled the room for output, so that some may be lost.
+    /// True if the runner's output filled the room for output. Some output may then be lost.
     pub output_truncated: bool,
     /// True if the runner was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came
     /// from outside.

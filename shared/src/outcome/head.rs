@@ -21,7 +21,7 @@ pub struct Head {
     pub peak_owed: Option<Bytes>,
     #[serde(with = "crate::nonfinite")]
     pub ms: f64,
-    /// True if the output of a process filled the room for it, so that some may be lost.
+    /// True if the output of a process filled the room for it. Some output may then be lost.
     pub output_truncated: bool,
     /// The blame if it does not follow from the status. For example, a device may lack a feature that the candidate
     /// uses.

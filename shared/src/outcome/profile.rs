@@ -15,7 +15,8 @@ pub struct Profiled {
     pub cpus: Vec<u32>,
     /// Figures on how the captures were read, over all batches.
     pub reads: ReadReport,
-    /// What else of the run was active while the candidate was timed. The supervisor adds this; a worker cannot see it.
+    /// Other activities of the run while the candidate was timed. The supervisor adds them, because a worker cannot see
+    /// them.
     #[serde(default)]
     pub breaches: Vec<String>,
 }
@@ -46,10 +47,9 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in a block of the last pair.
     pub calls_per_block: u32,
-    /// Timed blocks that do not count, on both sides. They belong to pairs that took no time (if at least half of
-    /// a runner's pairs took none, to all of its pairs) and, as a rule, to pairs with a preempted or throttled block.
-    /// Preempted and throttled pairs count if few others are left, or if the candidate was disturbed much more often
-    /// than its baseline.
+    /// Timed blocks of both sides that do not count. Pairs that took no time do not count. If at least half of a
+    /// runner's pairs took no time, none of its pairs count. Pairs with a preempted or throttled block count only if
+    /// few others are left, or if the candidate was disturbed much more often than its baseline.
     pub discarded_blocks: u32,
     /// Timed calls whose outputs were compared, of both sides together.
     pub slots_checked: u64,
@@ -62,7 +62,8 @@ pub struct EntryProfile {
     /// Number of processes of each side whose times count.
     pub runners: u32,
     /// Share of the timed blocks that a side's process and the worker spent waiting for a CPU, on average over the
-    /// threads, for the side with the larger share. `None` if the operating system does not report it.
+    /// threads. The figure is that of the side with the larger share. `None` if the operating system does not report
+    /// it.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
     /// Distribution of the time per call over the blocks: minimum, every tenth percentile, maximum.
@@ -77,19 +78,19 @@ pub struct EntryProfile {
     /// True if the candidate was wrong for new values of some arguments, which therefore kept their values.
     #[serde(default)]
     pub narrowed: bool,
-    /// What was read from the device; `None` on a CPU.
+    /// Details of the timing on a device; `None` on a CPU.
     pub device: Option<DeviceTiming>,
 }
 
 impl EntryProfile {
-    /// True if arguments had new values in every call, and no result can be computed from the others alone.
+    /// True if arguments had new values in every call, and no result can be computed from the other arguments alone.
     pub fn is_varied(&self) -> bool {
         !self.varied.is_empty() && self.unvaried_because.is_none()
     }
 }
 
-/// How an entry was timed on a device, over the blocks of both sides. What the device or its driver does not report is
-/// `None`.
+/// Details of an entry's timing on a device, over the blocks of both sides. Figures that the device or its driver does
+/// not report are `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTiming {
     /// The median clock of the device's multiprocessors.
@@ -98,7 +99,7 @@ pub struct DeviceTiming {
     /// The median power.
     #[serde(with = "crate::nonfinite::option")]
     pub power_watts: Option<f64>,
-    /// What limited the device's clock in any block: `power`, `heat` or `external`.
+    /// The causes that limited the device's clock in any block: `power`, `heat` or `external`.
     pub limited_by: Option<Vec<String>>,
     /// Pairs in which a block had less than 75 % of the median clock of the blocks so far.
     pub throttled_pairs: u32,
@@ -107,7 +108,7 @@ pub struct DeviceTiming {
     pub copy_bytes_per_second: Option<f64>,
     /// Blocks whose calls were launched as a graph.
     pub graph_blocks: u32,
-    /// What the driver lacks, and what was not done because of it.
+    /// The features that the driver lacks, each with the step that was left out because of it.
     pub lacks: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ pub struct ReadReport {
     pub page_by_page: u32,
     /// Number of those inputs that were read ahead in part, because their reads were dense.
     pub turned: u32,
-    /// Bytes of the inputs read ahead that had been touched before reading ahead began.
+    /// Bytes of those inputs that candidates had touched before reading ahead began.
     pub turned_after_bytes: Bytes,
     /// Number of large inputs left to Linux's read-ahead, because Linux does not report what is in the cache.
     pub left_to_kernel: u32,

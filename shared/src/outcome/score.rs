@@ -13,8 +13,9 @@ impl Profiled {
             .filter(move |entry| (all && !entry.narrowed) || entry.is_varied() || is_slower(entry))
     }
 
-    /// The narrowed entries by which the candidate is not ranked. Where the candidate is wrong decides which entries
-    /// these are, so leaving them out would let it choose. Its speed-up in them counts as 1 instead.
+    /// The narrowed entries by which the candidate is not ranked. An entry is narrowed if the candidate is wrong for
+    /// new values in it. If such entries were left out, a candidate could choose which entries count, so its speed-up
+    /// in them counts as 1.
     fn narrowed_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry))
     }

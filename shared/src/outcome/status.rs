@@ -65,7 +65,8 @@ statuses! {
     /// A signal, an abort or any exit ended the runner in or between calls, or a kernel failed on the device.
     Crashed, "CRASHED", Candidate;
     Timeout, "TIMEOUT", Candidate;
-    /// There must be proof: the process was killed at its limit, or a request for memory was refused.
+    /// The candidate or its compiler exceeded a memory limit. There must be proof: the process was killed at its limit,
+    /// or a request for memory was refused.
     HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
     DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
     LimitExceeded, "LIMIT_EXCEEDED", Candidate;

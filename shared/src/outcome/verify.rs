@@ -27,7 +27,7 @@ pub struct Verified {
     /// Memory of the device at named points. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<DevicePoint>,
-    /// What each kernel did on the emulated device. Empty on other devices.
+    /// The counts of each kernel on the emulated device. Empty on other devices.
     #[serde(default)]
     pub emulated_kernels: Vec<EmulatedKernel>,
     #[serde(default)]

@@ -18,7 +18,7 @@ use crate::capture::DType;
 use crate::units::Bytes;
 
 const MAGIC: [u8; 8] = *b"optreply";
-/// Incremented whenever the layout changes, or the way in which keys are computed.
+/// The version of the format. It is incremented whenever the layout or the computation of keys changes.
 const VERSION: u32 = 1;
 /// The size of the digest at the end, in bytes.
 const DIGEST_BYTES: usize = 32;

@@ -30,7 +30,7 @@ const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
 
-/// The most copies of a text that a worker has at once, in recordings, files, the task and maps.
+/// The largest number of copies of a text that a worker has at once, in recordings, files, the task and maps.
 const TEXT_COPIES: u64 = 6;
 /// The memory that a step takes in a worker, without its texts. This size and the next two include the unused capacity
 /// of vectors that grew by doubling.
@@ -107,7 +107,7 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// A limit of the format that a recording would exceed. What is recorded within the limits can be read again.
+/// A limit of the format that a recording would exceed. A recording within the limits can always be read back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecordable {
     #[error("the replay has more than {limit} {what} (replay fewer steps at a time)")]
@@ -286,7 +286,7 @@ impl Recorder {
     }
 
     /// The most memory that a worker owes for the bookkeeping of a replay, without pool, staging and chunks. It
-    /// includes the recording twice, because the stored one is compared with the new one, and the recording's file. It
+    /// includes the recording's file, and the recording twice, because the stored one is compared with the new one. It
     /// also includes data for each step (task, moves, times), use (moves) and constant (position, size).
     pub fn bookkeeping(&self, longest_path: Bytes) -> Bytes {
         let Recording { constants, steps, uses, .. } = &self.recording;

@@ -31,7 +31,7 @@ pub enum ReadMethod {
     Uncached,
     /// `O_DIRECT`.
     Direct,
-    /// Reads through the cache, and drops the pages of each piece again if none of them was in it before.
+    /// Reads through the cache, and drops the pages of each piece again if none of them was cached before.
     Behind,
 }
 
@@ -165,8 +165,8 @@ fn turn_off_read_ahead(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// The alignment for direct reads of this file; `None` if direct reads are not possible, or if our slots cannot be
-/// aligned like that.
+/// The alignment for direct reads of this file; `None` if direct reads are not possible, or if our slots cannot have
+/// this alignment.
 fn direct_alignment(file: &File) -> Option<u64> {
     let status = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
     let alignment = u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align));

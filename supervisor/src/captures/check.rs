@@ -38,7 +38,7 @@ impl Checked {
     }
 }
 
-/// `begin` is called with the total size of the blobs before they are read.
+/// Checks a whole store. `begin` is called with the total size of the blobs before they are read.
 pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<Checked, CapturesError> {
     if form_of(store) == FolderForm::Files && !store.join(INDEX).exists() {
         return Err(CapturesError::Refused(format!("{} is not a capture store", store.display())));
@@ -90,7 +90,7 @@ struct Wanted {
 #[derive(Default)]
 struct Needed {
     blobs: BTreeMap<BlobId, Wanted>,
-    /// Whether the index and all manifests were read, so that any other blob is needed by no entry.
+    /// Whether the index and all manifests were read. Only then is it certain that no entry needs any other blob.
     is_complete: bool,
 }
 
@@ -133,7 +133,7 @@ fn check_manifests(
     Ok(Needed { blobs: wanted, is_complete })
 }
 
-/// The error says why the manifest cannot be read, or how it differs from what the index says.
+/// Reads an entry's manifest and compares it with the index. The error says why it cannot be read, or how it differs.
 fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     let bytes = read_manifest(&folder.join(&entry.name))
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;

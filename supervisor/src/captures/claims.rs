@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::CapturesError;
 
-/// What is known of a storage before it is read.
+/// The facts about a storage that are known before it is read.
 pub(super) type SizeAndCrc = (u64, u32);
 
 /// The interval at which a waiting thread checks whether the work was stopped.

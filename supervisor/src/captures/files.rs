@@ -1,5 +1,5 @@
 //! Writes and reads files for packing, unpacking and checking. A file is written as a draft, flushed and renamed. Files
-//! are read in chunks. What the reads brought into the page cache is dropped again.
+//! are read in chunks. Pages that the reads bring into the page cache are dropped again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use super::{CHUNK, CapturesError, Tick, failed};
 
 /// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// What was read is dropped from the page cache each time this many more bytes have been read.
+/// The number of read bytes after which their pages are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// A file that is read from start to end, except where `seek` goes back to a part that must be read again.
@@ -26,7 +26,7 @@ pub(super) struct Stream {
     file: Arc<File>,
     guard: CacheGuard,
     position: u64,
-    /// The position at the last drop, or the one to which `seek` went back since.
+    /// The position at the last drop, or the position to which `seek` has gone back since then.
     dropped: u64,
 }
 
@@ -172,7 +172,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
 }
 
-/// The folder may not exist yet. Links in the existing part are resolved.
+/// Returns the absolute path of a folder, which may not exist yet. Links in the existing part are resolved.
 pub(crate) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let existing = absolute.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));
@@ -192,7 +192,7 @@ pub(crate) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     Ok(resolved)
 }
 
-/// The parent of each new folder is flushed.
+/// Creates a folder and its missing parents. The parent of each new folder is flushed.
 pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     if folder.is_dir() {
         return Ok(());
@@ -209,7 +209,8 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
-/// Reads at most one byte more than a manifest may have, so that parsing refuses a longer file.
+/// Reads the bytes of a manifest. It reads at most one byte more than a manifest may have, so that parsing refuses a
+/// longer file.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();

@@ -47,7 +47,7 @@ pub(super) fn read_earlier(partial: &Path) -> Result<Option<Earlier>, CapturesEr
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // A line has a stamp in addition to its entry.
+    // The journal may be larger than an index, because a line has a stamp in addition to its entry.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {

@@ -10,11 +10,12 @@ use super::CapturesError;
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) blobs: Vec<RecordRange>,
-    /// Why the whole file is a single blob; `None` if it is not.
+    /// The reason why the whole file is a single blob; `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
 
-/// A file that is not a capture becomes a single blob, because `unpack` must restore every file.
+/// Decides the layout of a file. A file that is not a capture becomes a single blob, because `unpack` must restore
+/// every file.
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {

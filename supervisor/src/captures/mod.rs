@@ -1,7 +1,7 @@
 //! Packs capture sets into stores that contain every tensor once, and unpacks and checks stores.
 //!
-//! Files are read and written in chunks, on at most `MAX_THREADS` threads. What reads and writes brought into
-//! the page cache is dropped again. A command can be killed at any moment without damage to the store.
+//! Files are read and written in chunks, on at most `MAX_THREADS` threads. Pages that reads and writes bring into the
+//! page cache are dropped again. A command can be killed at any moment without damage to the store.
 
 pub mod check;
 mod claims;
@@ -24,7 +24,7 @@ use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};
 use opt_shared::units::Bytes;
 
-/// More would hardly be faster, because the disk limits the speed.
+/// The maximum number of threads. More would hardly be faster, because the disk limits the speed.
 const MAX_THREADS: usize = 4;
 const CHUNK: usize = 1 << 20;
 
@@ -105,7 +105,7 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// The first error stops all threads, and is returned.
+/// Calls `work` for each item, on several threads. The first error stops all threads, and is returned.
 fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,

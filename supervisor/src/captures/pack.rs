@@ -348,7 +348,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // Not written while it was hashed: it has no CRC, or the size of an older blob, or another's size and CRC.
+        // The storage was only hashed so far: it has no CRC, the size of an older blob, or another's size and CRC.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);

@@ -86,7 +86,7 @@ pub fn unpack(
     })
 }
 
-/// Symbolic links could lead out of the folder.
+/// Refuses symbolic links on the way to a target, because they could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
     for parent in target.ancestors().skip(1).take_while(|parent| *parent != folder) {
         if parent.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
@@ -147,7 +147,8 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-/// The draft's name is always the same, so that what an interrupted `unpack` left is found.
+/// Returns the path of a target's draft. It is always the same, so that a draft that an interrupted `unpack` left is
+/// found.
 fn draft_path(target: &Path) -> PathBuf {
     const SUFFIX: &str = ".part";
     let name = target.file_name().unwrap_or_default();

@@ -327,8 +327,8 @@ fn examine_entry(
 }
 
 /// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is roughly that of the
-/// profile `kernelforge` if the plan chooses that profile, and otherwise that of `standard` for outputs of about 1.
-/// Outputs must be well above the tolerance, because otherwise zeros would pass.
+/// profile `kernelforge`, if the plan chooses that profile. Otherwise, it is roughly that of `standard` for outputs of
+/// about 1. Outputs must be well above the tolerance, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

@@ -16,7 +16,7 @@ use crate::driver::survey::own_limits::{self, LimitTooLow};
 use crate::driver::survey::priority;
 use crate::plan::Plan;
 
-/// What `check` found out about this machine.
+/// The findings of `check` about this machine.
 pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Described>,
     device: Device,

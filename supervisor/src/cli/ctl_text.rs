@@ -124,7 +124,7 @@ fn workers(answer: &Value) -> String {
 pub(super) fn result(answer: &Value) -> String {
     let name = text(&answer["candidate"]);
     if answer["done"] != true {
-        // A run that was interrupted does not say what the candidate waits for.
+        // The answer of an interrupted run does not contain what the candidate waits for.
         if answer["stage"].is_null() {
             return format!("{name} has no result yet\n");
         }

@@ -68,7 +68,7 @@ pub(super) fn start() {
     }
 }
 
-/// Writes the log to `log.jsonl` in this folder too, from now on.
+/// From now on, also writes the log to `log.jsonl` in this folder.
 pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     let file = crate::driver::folder::open_own(&folder.join("log.jsonl"))?;
     let _ = RUN_LOG.set(file);
@@ -127,7 +127,8 @@ impl ItemWriter<Vec<u8>> for Lines {
     }
 }
 
-/// Reports omitted lines whose period is over. It must be called regularly, because a further line may never come.
+/// Reports omitted lines whose period is over. It must be called regularly, because the call site may never log another
+/// line.
 pub(super) fn report_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(Some(Instant::now()));

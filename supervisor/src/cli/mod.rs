@@ -274,7 +274,7 @@ fn run_command() -> u8 {
         Ok(arguments) => arguments,
         Err(error) => {
             if error.use_stderr() {
-                // If that fails, there is nobody to tell.
+                // A failure is ignored, because there is no other place to report it.
                 let _ = error.print();
                 return Exit::Usage.code();
             }
@@ -327,7 +327,7 @@ fn color_on_stdout() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
 }
 
-/// Prints a line to standard error. If that fails, there is nobody to tell.
+/// Prints a line to standard error. A failure is ignored, because there is no other place to report it.
 fn print_err(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

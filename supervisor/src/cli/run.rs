@@ -89,7 +89,7 @@ impl ResultLines {
 
 impl ItemWriter<String> for ResultLines {
     fn write(&mut self, line: String) {
-        // The lock is not held while printing, which can take as long as a reader likes.
+        // The lock is not held while printing, which a slow reader can delay for any length of time.
         let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure().is_none()
             && let Err(error) = print_out(&line)
@@ -111,8 +111,8 @@ impl ItemWriter<String> for ResultLines {
 /// Runs a plan with signals blocked and with a separate temporary folder. It must be called before any thread is
 /// started. If `lines` is set, a line is printed for each candidate that ends.
 pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
-    // Checked before the first thread is started: the error then names the limit on processes, instead of a thread
-    // failing to start.
+    // This is checked before the first thread is started. Otherwise the error would be that a thread cannot be started,
+    // and would not name the limit on processes.
     crate::driver::run::room::check_processes().map_err(Failure::host)?;
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
     // SAFETY: no thread has been started yet, so no other thread reads the environment. ipc-channel puts its

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which a client checks whether a supervisor that does not answer is stopped.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A client that does not wait forever gives up once it has seen the supervisor stopped for this long.
+/// The time for which a supervisor must be stopped before a client gives up, unless the client waits forever.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;
@@ -40,7 +40,7 @@ pub enum ClientError {
     Closed,
     #[error("the run's answer is incomplete, or is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
-    /// The run refused the request; the message is the run's.
+    /// The run refused the request, with this code and this message.
     #[error("{message} ({code})")]
     Refused { code: String, message: String },
 }
@@ -185,8 +185,8 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Connects a socket. The timeout applies to this and to all later writes: a supervisor that is stopped accepts no
-/// connections, and its queue of waiting connections is limited.
+/// Connects a socket. The timeout applies to this and to all later writes. Connecting can block, because a supervisor
+/// that is stopped accepts no connections, and its queue of waiting connections is limited.
 fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;

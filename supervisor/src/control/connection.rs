@@ -40,7 +40,7 @@ pub(super) enum CloseReason {
 pub(super) struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
-    /// When the first byte of the next line arrived, or when the line before it was served.
+    /// The time at which the first byte of the next line arrived, or at which the line before it was served.
     line_began: Option<Instant>,
     output: VecDeque<u8>,
     /// The last time at which the client read something or the queue was empty.
@@ -48,7 +48,7 @@ pub(super) struct Connection {
     last_request: Instant,
     /// The number of requests that the rate limit still allowed at `refilled`.
     allowance: f64,
-    /// When `allowance` was last increased.
+    /// The time at which `allowance` was last increased.
     refilled: Instant,
     /// Whether the client has asked for events.
     pub(super) listens: bool,
@@ -108,7 +108,8 @@ impl Connection {
         self.ended && !self.has_line() && (answered || self.hung_up)
     }
 
-    /// After this, the loop no longer polls the connection, because every poll would report the hang-up.
+    /// Records that the client has hung up. The loop then no longer polls the connection, because every poll would
+    /// report the hang-up.
     pub(super) fn mark_hung_up(&mut self) {
         self.hung_up = true;
     }

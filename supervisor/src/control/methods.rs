@@ -64,7 +64,7 @@ pub struct RecycleParams {
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
     pub job: String,
-    /// If it is missing, the whole job is cancelled.
+    /// The candidate to cancel. If it is missing, the whole job is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
 }

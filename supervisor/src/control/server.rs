@@ -25,16 +25,16 @@ const MAX_CONNECTIONS: usize = 32;
 const MAX_ACCEPTED_PER_STEP: usize = 64;
 /// The number of connections that Linux holds until they are accepted.
 const BACKLOG: i32 = 128;
-/// How long no connection is accepted after the process has run out of descriptors or memory. Without this pause, the
-/// waiting connection would wake the loop again at once.
+/// The time for which no connection is accepted after the process has run out of descriptors or memory. Without this
+/// pause, the waiting connection would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum number of bytes buffered for all connections, in both directions. They are part of the supervisor's own
 /// memory, which should be at most 20 MiB.
 const BUDGET: usize = 4 << 20;
 /// The maximum number of requests of one connection that wait for an answer.
 const MAX_PENDING: u32 = 64;
-/// A step takes lines in rounds, one from each connection. After this many lines it begins no further round, so that
-/// the run's own events do not wait long.
+/// The number of lines after which a step begins no further round. A round takes one line from each connection. The
+/// limit keeps the run's own events from waiting long.
 const LINES_PER_STEP: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Server {
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("creating"))?;
         bind(&listener, &address).map_err(fail("binding"))?;
-        // Clients cannot connect before `listen`, so none could use it with its old mode.
+        // Clients cannot connect before `listen`, so none could use the socket with its old mode.
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .map_err(fail("restricting access to"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
@@ -272,7 +272,7 @@ impl Server {
             return;
         }
         self.accepts_from = None;
-        // Cheaper than an attempt to accept, which creates a socket first.
+        // Polling is cheaper than an attempt to accept, which creates a socket first.
         if !readable(&self.listener, Duration::ZERO).unwrap_or(true) {
             return;
         }

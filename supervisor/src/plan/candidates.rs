@@ -30,7 +30,7 @@ pub(super) struct Draft {
     naming: Naming,
 }
 
-/// Where a candidate's name comes from.
+/// The origin of a candidate's name.
 #[derive(Clone, Copy)]
 enum Naming {
     /// The name is final. It comes from the candidate's table, from its first source, or from a language without sources.
@@ -249,7 +249,7 @@ fn from_pattern(
     let spot = Rc::new(pattern.spot.clone());
     let mut unknown: Vec<String> = Vec::new();
     let mut missing: Vec<(&'static str, String)> = Vec::new();
-    // One value for all, because there can be a hundred thousand.
+    // All candidates share one value, because there can be a hundred thousand of them.
     let no_launch = Arc::default();
     for found in matches {
         if !seen.insert(digest_of_path(&identity(&found.path))) {

@@ -6,8 +6,8 @@ use toml::{Table, Value};
 
 /// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs, candidates,
 /// workspaces and replays include their names: `job.embedding.candidate.naive.symbol`. A table, job, candidate,
-/// workspace or replay that only one text has counts as one key, and so do a changed order (`job (order)`) and the
-/// launches of a candidate.
+/// workspace or replay that only one text has counts as one key. So do a changed order (`job (order)`) and the launches
+/// of a candidate.
 pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
     if old == new {
         return Vec::new();

@@ -153,14 +153,14 @@ pub(super) fn check_file(path: &Path) -> Result<(), GlobError> {
 
 /// The contents of one folder whose names match any of several patterns.
 pub(super) struct Listing {
-    /// Everything that matches, sorted by name: also what is not a regular file, such as a dangling link. It cannot be
-    /// read, and must not be left out silently.
+    /// Everything that matches, sorted by name. This includes anything that is not a regular file, such as a dangling
+    /// link: it cannot be read, and must not be left out silently.
     pub(super) files: Vec<PathBuf>,
     /// For each pattern, whether it matches any name in the folder.
     pub(super) has_match: Vec<bool>,
 }
 
-/// Lists what matches in one folder, without its subfolders. More than `max` are an error.
+/// Lists what matches in one folder, without its subfolders. More than `max` matches are an error.
 pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Listing, GlobError> {
     let matchers = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<Vec<_>, _>>()?;
     let unreadable = |error: std::io::Error| GlobError::Unreadable {

@@ -1,7 +1,7 @@
 //! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
 //! tables of the job, the tables of the candidate, and `--set`.
 //!
-//! `profile.parity` names a set of rules, which is one more layer: the tables of the level that sets `parity` override
+//! `profile.parity` names a set of rules, which is one more layer. The tables of the level that sets `parity` override
 //! the rules, and the rules override weaker layers.
 //!
 //! Each table is checked once, before it is merged. A mistake at the top is therefore reported once, not once per job.
@@ -67,7 +67,7 @@ impl Layers {
         }
     }
 
-    /// These layers merged with `stronger`, whose values win.
+    /// Merges these layers with `stronger`, whose values win.
     pub(super) fn under(&self, stronger: &Self) -> Self {
         Self {
             recycle: merged(&self.recycle, &stronger.recycle),
@@ -78,13 +78,13 @@ impl Layers {
         }
     }
 
-    /// These layers with those of `--set` applied last.
+    /// Applies the layers of `--set` to these layers, last.
     fn overridden(&self, set: &Self) -> Self {
         let mut merged = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
             // `--set` appends last, because the compiler obeys the last flag. Flags that other layers appended
-            // therefore move to `flags`: in a printed plan, a level can only append to the flags of the level above,
-            // not insert flags before those of `--set`.
+            // therefore move to `flags`. In a printed plan, a level can only append to the flags of the level above. It
+            // cannot insert flags before those of `--set`.
             let appended_before = self.build.extra_flags.clone().unwrap_or_default();
             merged.build.flags.get_or_insert_default().extend(appended_before);
             merged.build.extra_flags = Some(appended.clone());
@@ -104,7 +104,7 @@ impl Layers {
         })
     }
 
-    /// The final settings of a job or candidate. `self` is the merged layers of the level above, and `own` is the
+    /// The final settings of a job or candidate. `self` has the merged layers of the level above, and `own` has the
     /// layers of the job or candidate itself. Tables that `own` does not change are shared with `above`, the final
     /// settings of the level above.
     pub(super) fn settle_below(
@@ -231,7 +231,7 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_toml_errors.is_empty() {
         return as_toml;
     }
-    // A string that the key does not take would be taken with its quotes.
+    // A quoted value that the key does not take is an error. Read as a string, it would keep its quotes.
     let is_toml = toml::de::DeTable::parse(argument).is_ok();
     if is_toml && value.trim_start().starts_with(['"', '\'']) {
         findings.put_back(as_toml_errors);

@@ -12,7 +12,7 @@ use super::glob::{GlobError, check_file};
 use super::print;
 use super::table::{TableReader, TomlValue, describe};
 
-/// The most bytes that a list of flags or an environment of one layer may take. A process gets those of up to four
+/// The largest size of a list of flags or of an environment in one layer, in bytes. A process gets those of up to four
 /// layers (the defaults, plan, job and candidate), and Linux and the messages to runners allow 128 KiB.
 const MAX_COMMAND_BYTES: usize = 24 << 10;
 
@@ -108,7 +108,7 @@ impl Codec for Appended {
     }
 }
 
-/// Reports texts that together are too long for a command, and returns whether they are not.
+/// Returns whether the texts together are short enough for a command. Reports them if they are not.
 fn fits_a_command(lengths: impl Iterator<Item = usize>, spot: &Spot, findings: &mut Findings) -> bool {
     let bytes: usize = lengths.sum();
     if MAX_COMMAND_BYTES < bytes {

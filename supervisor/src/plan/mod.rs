@@ -77,7 +77,7 @@ pub const MAX_CANDIDATES: usize = 100_000;
 /// The maximum number of entries in a job.
 pub const MAX_ENTRIES: usize = 100_000;
 
-/// Everything that a run needs to know: all settings have values, and all paths are absolute.
+/// A checked plan, with everything that a run needs. All settings have values, and all paths are absolute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub source_path: PathBuf,
@@ -110,8 +110,8 @@ pub struct ReplayPlan {
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job. It is the baseline instead if there is no winner, or if the winner does not support all
-    /// of the job's entries in the replay or, on a device, has host code.
+    /// The winner of each job. The baseline takes its place if there is no winner, if the winner does not support all
+    /// of the job's entries in the replay, or, on a device, if the winner has host code.
     Winners,
     Baseline,
 }

@@ -6,7 +6,7 @@ pub(super) const MAX_NAME_CHARS: usize = 128;
 /// The kind of thing that has the name. It decides which characters are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOf {
-    /// The name of a run, which becomes a folder beside the link `latest`; or of a replay, after which a file is named.
+    /// The name of a run, which becomes a folder beside the link `latest`, or of a replay, after which a file is named.
     Run,
     /// A job's name, which comes before the slash in `JOB/CANDIDATE`.
     Job,

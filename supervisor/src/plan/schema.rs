@@ -1,8 +1,8 @@
 //! The schema: every table of settings with its keys, and the kind of value that each key takes.
 //!
-//! From this one description, a macro derives the layers (a layer has the keys that one table sets at one level:
-//! defaults, plan, job, candidate or `--set`), how layers are merged, and how final values are printed. `job` reads the
-//! keys of `[[job]]` that are not in such tables.
+//! From this one description, a macro derives the layers, how layers are merged, and how final values are printed. A
+//! layer has the keys that one table sets at one level: defaults, plan, job, candidate or `--set`. `job` reads the keys
+//! of `[[job]]` that are not in such tables.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

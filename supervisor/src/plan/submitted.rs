@@ -60,8 +60,8 @@ pub enum SubmissionError {
 
 impl JobPlan {
     /// Returns the launches for a submitted kernel without host code. They come from the candidate `like`, which must
-    /// have launches. Without `like`, they come from the baseline, or else from the first candidate that has launches;
-    /// if no candidate has any, the result has no steps.
+    /// have launches. Without `like`, they come from the baseline, or else from the first candidate that has launches.
+    /// If no candidate has any, the result has no steps.
     pub fn launch_like(&self, like: Option<&str>) -> Result<Arc<Launch>, SubmissionError> {
         let launched = |it: &&CandidatePlan| !it.launch.steps.is_empty();
         let found = match like {

@@ -31,8 +31,8 @@ impl<'v, 't> TableReader<'v, 't> {
         }
     }
 
-    /// Takes the value of a key, if the table has the key. The caller takes every key that the schema knows, so any key
-    /// left over is unknown.
+    /// Takes the value of a key, if the table has the key. The caller takes every key of the schema, so any key left
+    /// over is unknown.
     pub(super) fn take(&mut self, key: &'static str) -> Option<(&'v TomlValue<'t>, Spot)> {
         self.taken.push(key);
         let value = self.table.get(key)?;

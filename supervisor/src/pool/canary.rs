@@ -82,8 +82,8 @@ impl Canary {
             ));
         }
         let mut output = String::new();
-        // The canary has ended, so reading does not block. It could end without a reader, because the pipe's buffer is
-        // larger than a canary's output.
+        // The canary has ended, so reading does not block. It could end although nothing had been read, because the
+        // pipe's buffer is larger than a canary's output.
         (&self.output).take(MAX_OUTPUT_BYTES).read_to_string(&mut output)?;
         Ok(output)
     }

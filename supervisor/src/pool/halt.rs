@@ -7,8 +7,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::parent_and_start;
 
-/// The number of walks after which no more descendants are looked for. A walk finds the processes that were started
-/// during the previous walk by processes that were still running. The second walk usually finds nothing.
+/// The largest number of walks over the descendants. A walk finds the processes that were started during the previous
+/// walk by processes that were still running. The second walk usually finds nothing.
 const MAX_WALKS: usize = 8;
 
 /// Stops the descendants of a stopped process. `descendants` lists them.
@@ -86,7 +86,7 @@ mod tests {
         halt_descendants(shell.id(), tree);
         let members = tree();
         // A shell that starts a program with `vfork` sleeps (`D`) until the child has executed it. If the child is
-        // stopped before that, the shell cannot continue, and is not seen as stopped.
+        // stopped before that, the shell cannot continue, and its state does not become stopped (`T`).
         let all_stopped = || {
             let [shell, child] = &members[..] else { return false };
             state(*child) == Some('T') && matches!(state(*shell), Some('T' | 'D'))

@@ -75,7 +75,7 @@ struct Member {
     pidfd: OwnedFd,
     channel: Channel,
     runners: BTreeMap<u32, Runner>,
-    /// Whether it was stopped, and is killed once the reason has been recorded.
+    /// Whether it was stopped. It is killed once the reason has been recorded.
     halted: bool,
 }
 
@@ -123,8 +123,8 @@ pub struct Pool {
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// A function that returns the pids of all children of a process. It is called when the pool is created and dropped,
-/// and when a worker has died, unless that worker exited with code 0 and left no known runner.
+/// A function that returns the pids of all children of a process. It is called when the pool is created and dropped. It
+/// is also called when a worker has died, unless that worker exited with code 0 and left no known runner.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// The timeout for killed processes to die at the end of the run.
@@ -240,7 +240,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Kills a runner that was halted before. Returns false if the worker has no halted runner with this pid: a runner
+    /// Kills a runner that was halted before. Returns false if the worker has no halted runner with this pid. A runner
     /// with the same pid that is not halted was started later, and is left alone.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));

@@ -43,8 +43,8 @@ impl CandidateRecord {
 
     /// Adds the report of a stage. It replaces an earlier report of the same stage; screen, profile and confirmation
     /// replace each other. The evidence of a failure (signal, failing entries) comes from the last verification or
-    /// profile that did not pass, except a profile in which the baseline failed. Reports must be added in the order of
-    /// the stages.
+    /// profile that did not pass. A profile in which the baseline failed does not count. Reports must be added in the
+    /// order of the stages.
     pub fn absorb(&mut self, stage: Stage, Report { head, body }: Report) {
         match body {
             Body::Build(built) => self.absorb_build(head, built),
@@ -128,7 +128,7 @@ impl CandidateRecord {
 }
 
 impl<Candidates> JobRecord<Candidates> {
-    /// This job with its list of candidates replaced.
+    /// Returns this job with another list of candidates.
     pub fn with_candidates<To>(self, candidates: To) -> JobRecord<To> {
         let Self {
             name,

@@ -38,7 +38,7 @@ pub struct MemoryTotals {
     pub sampling: Option<Sampling>,
 }
 
-/// How far a runner or compiler can exceed its limit if only sampling enforces it.
+/// Figures that show how far a runner or compiler can exceed its limit if only sampling enforces it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
     /// The highest rate at which a runner or compiler filled memory; an assumed rate if none was higher.
@@ -67,8 +67,8 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Combines earlier and later totals, of two samples or of two parts of a resumed run: the higher peaks and swap
-    /// traffic, the lower available memory, the later ceilings, the worse sampling.
+    /// Combines earlier and later totals, of two samples or of two parts of a resumed run. The result has the higher
+    /// peaks and swap traffic, the lower available memory, the later ceilings, and the worse sampling.
     #[must_use]
     pub fn combined_with(self, later: Self) -> Self {
         let min_available = match (self.min_available_bytes, later.min_available_bytes) {

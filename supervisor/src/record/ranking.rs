@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Says whether the measurements settle the given ranks.
+/// Whether the measurements settle the given ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {

@@ -138,7 +138,7 @@ impl Block {
         Some((first, last.max(first)))
     }
 
-    /// This block and a later one as a single block, in steps of `width` milliseconds.
+    /// Joins this block and a later one into a single block, in steps of `width` milliseconds.
     #[must_use]
     pub fn joined(self, later: Self, width: u64) -> Self {
         let mut whole = Self::new(width);

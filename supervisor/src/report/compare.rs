@@ -45,7 +45,8 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// True if entries were timed in this run, and none of them counts as varying. Says nothing about the other run.
+    /// True if entries were timed in this run, and none of them counts as varying. This does not depend on the other
+    /// run.
     pub same_inputs: bool,
 }
 
@@ -131,7 +132,7 @@ pub struct ComparedCandidate {
 pub struct ComparedJob {
     pub name: String,
     pub winners: [Option<String>; 2],
-    /// `None` if a run does not say which captures it used.
+    /// `None` if a run did not record which captures it used.
     pub same_captures: Option<bool>,
     pub same_signature: Option<bool>,
     pub same_baseline: bool,

@@ -15,7 +15,7 @@ use crate::record::{
     Stage, WorkerRecord,
 };
 
-/// How many rows of each kind a digest keeps.
+/// The number of rows of each kind that a digest keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Candidates per job, with their times.
@@ -37,7 +37,7 @@ pub struct JobDigest {
     /// The best candidates first, then those without a rank.
     pub shown: Vec<CandidateRecord>,
     pub failed: Vec<CandidateRecord>,
-    /// The winner and the baseline, whatever their ranks.
+    /// The winner and the baseline, regardless of their ranks.
     pub named: Vec<CandidateRecord>,
     /// The number of candidates with each status.
     pub statuses: BTreeMap<&'static str, usize>,
@@ -188,7 +188,8 @@ impl JobDigest {
 /// For every stage of every job, the phase that came closest to its prediction or exceeded it most.
 #[derive(Debug, Default)]
 pub struct WorstPhases {
-    /// In the order in which they were first added, each with the number of phases of its job and stage.
+    /// The worst phases in the order in which they were first added, each with the number of phases of its job and
+    /// stage.
     worst: Vec<(PhaseRecord, usize)>,
 }
 

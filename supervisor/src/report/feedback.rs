@@ -19,7 +19,7 @@ pub const MAX_FEEDBACK: usize = 2 << 10;
 /// Longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest is for our own
 /// findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, in bytes. If a line with the longest list of arguments needs more, that limit applies to every line.
+/// Longest line, in bytes, unless a line with the longest list of arguments needs more. All lines then get that limit.
 const MAX_LINE: usize = 400;
 /// Longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;
@@ -63,8 +63,8 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// Says which entries' results a kernel could have remembered, with the reason for the first of them. `entries` has the
-/// names and the reasons.
+/// Names the entries whose results a kernel could have remembered, with the reason for the first of them. `entries` has
+/// the names and the reasons.
 fn unvaried(mut entries: impl Iterator<Item = (String, String)>) -> Option<String> {
     let (first, why) = entries.next()?;
     let more = match entries.count() {
@@ -100,7 +100,7 @@ struct Facts<'a> {
     /// A sentence about entries whose inputs did not vary.
     unvaried: Option<String>,
     baseline_failed: bool,
-    /// What the emulated device counted that a faster kernel could avoid.
+    /// Hints about work, counted by the emulated device, that a faster kernel could avoid.
     emulated: Vec<String>,
 }
 

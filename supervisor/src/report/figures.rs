@@ -24,7 +24,7 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// Says which candidates have verdicts that are weaker than others, and why.
+/// Names the candidates whose verdicts are weaker than those of others, with the reason.
 pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRecord>) -> Option<String> {
     const NAMED: usize = 5;
     let mut by_tier: BTreeMap<Tier, Vec<String>> = BTreeMap::new();
@@ -62,8 +62,8 @@ fn ratio(ratio: f64) -> String {
     if (9999.5..f64::INFINITY).contains(&ratio) { ">9999".to_owned() } else { three_digits(ratio) }
 }
 
-/// A percentage. A finite one that is not negative has at most five characters, so the noise column has room for it and
-/// a mark.
+/// A percentage. If it is finite and not negative, it has at most five characters, so the noise column has room for it
+/// and a mark.
 pub(super) fn percent(share: f64) -> String {
     match nonfinite::text(share) {
         Some(text) => text.to_owned(),

@@ -75,7 +75,7 @@ fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
     ))
 }
 
-/// Says why a timed candidate has no rank, if the reason is that none of its entries counts.
+/// Explains why a timed candidate has no rank, if the reason is that none of its entries counts.
 fn without_rank(candidate: &CandidateRecord) -> Option<String> {
     let profile =
         timed(candidate).filter(|profile| candidate.rank.is_none() && !profile.entries.is_empty())?;

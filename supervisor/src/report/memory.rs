@@ -69,7 +69,7 @@ pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// A percentage as text. A share below 1 % that is not zero is shown as such.
+/// A percentage as text. A share below 1 % that is not zero becomes `less than 1 %`.
 pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     match percent(part, whole) {
         0 if part != Bytes::ZERO => "less than 1 %".to_owned(),

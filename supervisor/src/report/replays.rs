@@ -237,7 +237,7 @@ impl<'r> Passed<'r> {
         }
     }
 
-    /// Says which kernels make the calls, with names as `name` formats them.
+    /// Names the kernels that make the calls. `name` formats the names.
     pub(super) fn called_by(&self, name: impl Fn(&str) -> String) -> String {
         let caller = |it: &Caller<'_>| {
             let won = it.winner.map_or_else(String::new, |winner| format!(", which {} won", name(winner)));
@@ -258,7 +258,7 @@ impl<'r> Passed<'r> {
         )
     }
 
-    /// Of the listed steps, those that waited longest, at most `most`.
+    /// Returns those of the listed steps that waited longest, at most `most` of them.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
         let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && MIN_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();
@@ -268,7 +268,7 @@ impl<'r> Passed<'r> {
     }
 }
 
-/// The figures of a replay. A replay that did not pass has none, whatever its row contains.
+/// The figures of a replay. A replay that did not pass has none, even if its row contains some.
 pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
     replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
 }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(ReplayText::of(replay, |_| Some("fast.c")).lines(), wanted);
     }
 
-    /// A failed replay shows no figures, whatever its row contains.
+    /// A failed replay shows no figures, even if its row contains some.
     #[test]
     fn failed_replay_has_no_figures() {
         let mut replay = sample().replays.remove(0);

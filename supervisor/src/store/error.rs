@@ -78,8 +78,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns whether a retry may succeed, because another process locks the file, the disk is full, or no file
-    /// descriptor is left.
+    /// Returns whether a retry may succeed: another process locks the file, the disk is full, or no file descriptor is
+    /// left.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Full { .. } => true,

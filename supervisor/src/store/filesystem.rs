@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-/// How the database survives a crash.
+/// The mechanism by which the database survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
     /// Readers do not block the writer. Apart from checkpoints, a synced commit costs one sync, and any other commit

@@ -3,9 +3,9 @@
 //! This module defines what is written, when it is safe on disk, and how it is read back. It makes no decisions. The
 //! driver reports what happened, computes scores, and locks the run folder against a second run.
 //!
-//! There are two kinds of writes. *Synced* writes are on disk when the call returns; examples are the end of a
+//! There are two kinds of writes. *Synced* writes are on disk when the call returns. Examples are the end of a
 //! candidate, and the reason for a kill, which is written before the signal. *Ordered* writes survive `kill -9` of
-//! every process, and reach the disk with the next synced write; examples are starts, ends of stages, samples and
+//! every process, and reach the disk with the next synced write. Examples are starts, ends of stages, samples and
 //! policy rows. A resumed run may write existing rows again, except policy rows, samples and phases of replays, which
 //! would be added twice.
 
@@ -69,7 +69,7 @@ pub struct Store {
     candidates: Vec<Option<NonZero<i64>>>,
 }
 
-/// When a write reaches the disk.
+/// The moment at which a write reaches the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durability {
     Ordered,
@@ -157,7 +157,7 @@ impl Store {
         Self::read_with(&path, &uri, flags).or(shared)
     }
 
-    /// `name` is the file's name for SQLite.
+    /// Opens the database for reading. `name` is the file's name for SQLite.
     fn read_with(path: &Path, name: &Path, flags: OpenFlags) -> Result<Self, StoreError> {
         let fail = |source| StoreError::sqlite(path, "open the run database for reading", source);
         let connection = open(name, flags).map_err(fail)?;
@@ -305,7 +305,7 @@ fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// The ends of the names of the write-ahead log, and of the journal that is used where a log cannot be.
+/// The suffixes of the write-ahead log, and of the journal that replaces it where it cannot be used.
 const LOG: &str = "-wal";
 const JOURNAL: &str = "-journal";
 
@@ -315,7 +315,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The name of a file of which SQLite assumes that nothing changes it. `None` if the name cannot be written as a URI.
+/// The file's name as a URI that makes SQLite assume that nothing changes the file. `None` if the name cannot be
+/// written as a URI.
 fn immutable_uri(path: &Path) -> Option<PathBuf> {
     let path = std::fs::canonicalize(path).ok()?;
     let escaped: String = path.to_str()?.replace('%', "%25").replace('?', "%3f").replace('#', "%23");

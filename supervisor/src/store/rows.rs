@@ -71,8 +71,8 @@ pub struct CandidateEnd {
     pub feedback: Option<String>,
 }
 
-/// A candidate's score within its job. Scores are written when the job ends, and when a candidate ends whose result
-/// somebody waits for.
+/// A candidate's score within its job. Scores are written when the job ends, and when a candidate ends for whose result
+/// a client waits.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreRow {
     pub rank: Option<u32>,

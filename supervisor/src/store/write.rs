@@ -107,8 +107,8 @@ impl Store {
         self.synced(operation, |transaction| put_meta(transaction, key, text))
     }
 
-    /// Records a job of the plan. If the job is already recorded, its description is updated; call `stored_jobs`
-    /// first to compare.
+    /// Records a job of the plan. If the job is already recorded, its description is updated. To compare the two
+    /// descriptions, call `stored_jobs` first.
     pub fn job(&mut self, job: &JobRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a job";
         self.check_length(&job.name, "its name", MAX_NAME, OPERATION)?;
@@ -162,8 +162,9 @@ impl Store {
         Ok(())
     }
 
-    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept (without the
-    /// status if its sources have changed), and its description is updated; call `stored_candidate` first to compare.
+    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept (without
+    /// the status if its sources have changed), and its description is updated. To compare the two descriptions, call
+    /// `stored_candidate` first.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
         let job = self.job_key(candidate.job, OPERATION)?;

@@ -159,7 +159,7 @@ fn why(model: &mut Model) -> Option<Command> {
     }
 }
 
-/// Describes everything that the view knows about a replay.
+/// Describes a replay with all figures that the view has.
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());

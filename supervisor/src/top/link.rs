@@ -41,7 +41,7 @@ impl Link {
             .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
             if let Err(error) = poller.go(&to_view, &from_view) {
-                // Sending fails only if the view has ended, and then nobody needs the message.
+                // Sending fails only if the view has ended. The message is then not needed.
                 let _ = lost.send(Update::Lost(chain(&error)));
             }
         })?;
@@ -112,7 +112,7 @@ impl Poller {
         ])
     }
 
-    /// Calls a method. Returns null if the run refuses, because an older run may not know the method.
+    /// Calls a method. Returns null if the run refuses, because an older run may not have the method.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         match self.client.call(method, params) {
             Err(ClientError::Refused { .. }) => Ok(Value::Null),

@@ -18,7 +18,7 @@ pub(super) struct Memory {
     pub device: Option<DeviceMemory>,
 }
 
-/// What the run's processes hold on the device.
+/// The memory that the run's processes hold on the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DeviceMemory {
     pub held: Bytes,

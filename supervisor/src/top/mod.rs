@@ -1,4 +1,4 @@
-//! `top`: a live view of a run in a terminal. It is a thin client of the control socket, and knows only what the socket
+//! `top`: a live view of a run in a terminal. It is a thin client of the control socket, and shows only what the socket
 //! reports.
 //!
 //! ```text

@@ -17,7 +17,7 @@ const MAX_REPLAYS: usize = 64;
 /// Largest number of slots in the history. The run answers with at most 512.
 const MAX_SLOTS: usize = 4096;
 
-/// What the threads of `link` report to the view.
+/// A report from the threads of `link` to the view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Update {
     Status(Value),
@@ -57,7 +57,7 @@ pub(super) enum Popup {
     Text(String),
 }
 
-/// What a key press asks for. All but `Quit` are sent to the run.
+/// The command that a key press gives. All commands but `Quit` are sent to the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Quit,

@@ -27,7 +27,7 @@ fn is_installed(program: &str, argument: &str) -> bool {
     Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
 }
 
-/// A request for every method, in an order in which none of them is answered with an error.
+/// A request for every method, in an order in which all of them succeed.
 fn requests() -> Vec<(&'static str, Value)> {
     let fast = format!("{}/configs/demo/softmax/fast.c", repository().display());
     vec![

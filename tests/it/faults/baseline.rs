@@ -58,7 +58,7 @@ fn candidates_are_timed_again_if_the_baseline_has_changed() {
         let again = old.len() < new.len();
         outcome.expect(again, format_args!("{candidate} is timed again: {old:?}, {new:?}"));
     }
-    // What does not depend on the baseline is kept.
+    // Results that do not depend on the baseline are kept.
     let verified = |summary: &Summary| attempts(summary, "segfaults", "verify");
     outcome.expect_equal(
         verified(&after),

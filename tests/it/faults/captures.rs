@@ -152,7 +152,7 @@ fn call_that_waits_for_a_disk_that_hangs_blames_no_candidate() {
     all_pass(&outcome, &summary);
 }
 
-/// A capture set must not become smaller without a word.
+/// A capture set must not become smaller silently.
 #[test]
 fn capture_that_is_no_regular_file_ends_as_capture_error() {
     for (kind, says) in [("link", "No such file"), ("folder", "regular file"), ("pipe", "regular file")] {

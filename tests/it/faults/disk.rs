@@ -72,23 +72,23 @@ impl Drop for SmallDisk {
     }
 }
 
-/// What the run waits for; empty if it does not wait.
+/// Returns the resource that the run waits for; empty if it does not wait.
 fn waits_for(run: &LiveRun<'_>) -> String {
     let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
     status["waiting"]["for"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Something that can be used up on a disk.
+/// A resource of a disk that can be used up.
 struct Room {
     /// The options of a small disk.
     options: &'static str,
     /// The field of `status` that holds what is left.
     field: &'static str,
-    /// Words for it in messages.
+    /// Its name in messages.
     name: &'static str,
-    /// What the test leaves free: enough for the database, too little for builds.
+    /// The amount that the test leaves free: enough for the database, too little for builds.
     left: u64,
-    /// What builds need.
+    /// The amount that builds need.
     needed: u64,
     use_up: fn(&SmallDisk, u64),
 }

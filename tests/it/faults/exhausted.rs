@@ -21,17 +21,17 @@ use crate::report::browser::skipped;
 use crate::results::plans::{Plan, SOFTMAX};
 
 const MIB: u64 = 1 << 20;
-/// How long a runner is stopped whose calls may take a second each. Nothing happens meanwhile for which the test could
-/// wait.
+/// How long a runner is stopped. Its calls may take a second each. Nothing that the test could wait for happens in the
+/// meantime.
 const RUNNER_STOP: Duration = Duration::from_secs(3);
-/// How long a supervisor is stopped. Its workers wait for its answer for up to 30 s, and end without a sign.
+/// How long a supervisor is stopped. Its workers wait up to 30 s for its answer, and end if none comes.
 const SUPERVISOR_STOP: Duration = Duration::from_secs(33);
 
 /// A control group of version 1 with one controller, below the root. It is removed when it is dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// If the group cannot be created, prints that the test is skipped and returns `None`.
+    /// Creates a group. If that is impossible, prints that the test is skipped and returns `None`.
     fn create(controller: &str, test: &str) -> Option<Self> {
         let name = format!("opt-test-{}-{test}", std::process::id());
         let folder = Path::new("/sys/fs/cgroup").join(controller).join(name);
@@ -114,7 +114,7 @@ fn run_without_enough_processes_is_refused() {
 /// How much memory the candidate of the next test fills.
 const FILLED: u64 = 400 * MIB;
 
-/// Another process takes memory that is left only if Linux kills one. It kills a runner, whose score is the highest.
+/// Another process takes so much memory that Linux must kill a process. It kills a runner, which has the highest score.
 #[test]
 fn candidate_that_linux_kills_for_lack_of_memory_is_not_blamed() {
     let Some(group) = Group::create("memory", "a machine without memory") else { return };
@@ -197,7 +197,7 @@ fn runner_that_is_stopped_for_longer_than_its_limit_and_continued_passes() {
     let text = text.replace("candidates = [", &format!("candidates = ['{}', ", slow.display()));
     scenario.write("plan.toml", format!("[run]\nstages = [\"build\", \"verify\"]\n{text}"));
     let run = started(&scenario);
-    // A runner is started ahead, but it lives this long only if it has been called.
+    // Runners are started in advance, but a runner lives this long only if it has been called.
     let mut runner: Option<(Process, Instant)> = None;
     until("a runner is in a call", || {
         let found = runner_of(run.pid());

@@ -30,7 +30,7 @@ fn run_below(program: &str, before: &[&str]) {
 
 #[test]
 fn run_whose_parent_ignores_sigchld_sees_how_its_processes_end() {
-    // A shell's `trap` would not do: it keeps SIGCHLD for itself.
+    // A shell's `trap` cannot be used, because a shell handles SIGCHLD itself.
     run_below("/usr/bin/env", &["--ignore-signal=CHLD"]);
 }
 

@@ -16,7 +16,7 @@ use super::captures::{all_pass, no_candidate_is_blamed};
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// The pause between two looks at a folder whose files are removed.
+/// The pause between two listings of a folder whose files are removed.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A scenario with its own copy of the captures, and the path of the first of them.
@@ -142,7 +142,7 @@ fn cpu_time(pid: u32) -> Duration {
 /// parts of the file are copied.
 const WATCHED: u64 = 1 << 15;
 
-/// Its first call waits until an element of its input changes.
+/// A kernel whose first call waits until an element of its input changes.
 const WAIT_FOR_A_CHANGE: &str = r#"
 static int softmax(void *self, const OptAny *args, int32_t n, OptAny *ret);
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -1,5 +1,5 @@
-//! Of the user's files, a build sees its own sources and headers and the folders that the plan names. Even in such a
-//! folder, it never sees a capture, a result or the plan.
+//! A build sees only some of the user's files: its own sources and headers, and the folders that the plan names. Even
+//! in such a folder, it never sees a capture, a result or the plan.
 
 use std::path::Path;
 
@@ -200,7 +200,7 @@ fn one_kernel(scenario: &Scenario, settings: &[&str]) -> (Outcome, String, Strin
     (outcome, status, detail)
 }
 
-/// Compilers and interpreters quote what they cannot read.
+/// Compilers and interpreters quote text that they cannot parse, so a link to any other file could reveal its contents.
 #[test]
 fn source_may_be_a_link_to_another_source_but_not_to_any_file() {
     let scenario = scenario();

@@ -1,7 +1,7 @@
 //! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!`, `bail!`, `warn!` and `error!`, with examples in
 //! place of their arguments.
 //!
-//! This is not a Rust parser: it knows only string literals and matching brackets.
+//! This is not a Rust parser: it recognises only string literals and matching brackets.
 
 use std::path::Path;
 

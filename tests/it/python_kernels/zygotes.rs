@@ -122,7 +122,7 @@ fn differ(one: &[String], other: &[String]) -> bool {
 }
 
 /// Runs two kernels that take seconds to load. `find` gets the living children of each worker until it returns true.
-/// Expects both kernels to pass, whatever `find` has done meanwhile.
+/// Expects both kernels to pass, regardless of what `find` has done in the meantime.
 fn expect_pass_while(what: &str, mut find: impl FnMut(&[Process]) -> bool) {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();
@@ -164,8 +164,8 @@ fn in_role<'p>(children: &'p [Process], role: &str) -> Vec<&'p Process> {
     children.iter().filter(|it| it.arguments.get(1).is_some_and(|argument| argument == role)).collect()
 }
 
-/// The copy that waits for the next kernel. A verifier has two runners only if one of them waits, and that one was
-/// started after the other one.
+/// The copy that waits for the next kernel. A verifier has two runners only if one of them waits. The waiting one was
+/// started last.
 fn waiting_copy(children: &[Process]) -> Option<&Process> {
     let runners = in_role(children, "__runner");
     let both = runners.len() == 2;

@@ -26,7 +26,7 @@ fn generated_plan_is_accepted_and_its_skeleton_compiles() {
     let head = candidate["build"]["log_head"].as_str().unwrap_or_default();
     outcome.expect(!head.contains("warning"), format_args!("the build has no warnings: {head}"));
 
-    // Neither file is overwritten, and an existing plan leaves no new skeleton.
+    // Neither file is overwritten. If the plan exists, no new skeleton is written.
     let skeleton = scenario.path().join("kernels/torch_nn_functional_embedding.c");
     let again = || scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(2);
     std::fs::remove_file(&skeleton).expect("removed");

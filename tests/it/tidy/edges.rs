@@ -54,7 +54,7 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
     ("memfd", &[]),
     ("oom", &[]),
     ("machine", &[]),
-    // Finds and starts the user's programs, and does not know what they run.
+    // Finds and starts the user's programs. Independent of what these programs run.
     ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),
     ("page_cache", &["recorded"]),
@@ -84,7 +84,7 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
             "session",
         ],
     ),
-    // Policy. All that it may know about processes is how a compiler ended.
+    // Policy. The only fact about processes that it may use is how a compiler ended.
     (
         "stage",
         &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],

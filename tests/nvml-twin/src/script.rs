@@ -51,8 +51,8 @@ pub struct Process {
 #[serde(rename_all = "snake_case")]
 pub enum Who {
     Pid(u32),
-    /// Every descendant of the calling process that has a context of the twin of libcuda beside this library, and every
-    /// process that got such a context after this library's first answer and has ended.
+    /// Every descendant of the calling process that has a context of the twin of libcuda beside this library. A process
+    /// that has ended counts too if it got such a context after this library's first answer.
     Context,
 }
 

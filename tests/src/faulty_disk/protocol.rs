@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Range;
 
-/// The version of the protocol that this file speaks. The kernel adapts to an older one.
+/// The version of the protocol that this file implements. The kernel adapts to a version older than its own.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 31;
 /// The largest write that the kernel may send. The kernel uses at least this size, and the file system is read-only.
@@ -51,7 +51,7 @@ pub(super) enum Wanted {
     Close,
     /// The kernel expects no answer.
     Nothing,
-    /// A request that this file system does not know.
+    /// A request that this file system does not support.
     Other,
 }
 
@@ -158,12 +158,12 @@ pub(super) fn initialised(minor: u32) -> Vec<u8> {
         .0
 }
 
-/// The answer to a lookup. It is valid for no time, so that the kernel asks again.
+/// The answer to a lookup. It expires at once, so that the kernel asks again.
 pub(super) fn entry(attributes: &Attributes) -> Vec<u8> {
     Body::default().longs(&[attributes.node, 0, 0, 0]).words(&[0, 0]).attributes(attributes).0
 }
 
-/// The answer to a request for attributes, valid for no time.
+/// The answer to a request for attributes. It expires at once.
 pub(super) fn attributes(attributes: &Attributes) -> Vec<u8> {
     Body::default().longs(&[0]).words(&[0, 0]).attributes(attributes).0
 }
@@ -173,7 +173,7 @@ pub(super) fn opened() -> Vec<u8> {
     Body::default().longs(&[0]).words(&[0, 0]).0
 }
 
-/// The entries of a folder, each with whether it is a folder.
+/// The answer to a listing. Each entry has a flag that is true for a folder.
 pub(super) fn listed(entries: &[(Vec<u8>, bool)], offset: u64) -> Vec<u8> {
     let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
     let mut body = Body::default();

@@ -14,12 +14,12 @@ use crate::waiting::{LONG, holds_within};
 
 /// The largest number of strikes in one run.
 const MAX_STRIKES: u64 = 3;
-/// The exit codes of `run` that this file understands.
+/// The exit codes of `run` that this file distinguishes.
 const GOOD: i32 = 0;
 const NONE_PASSED: i32 = 1;
 const HOST: i32 = 3;
 const INTERRUPTED: i32 = 4;
-/// The candidate without which the plan has no success besides its baseline.
+/// The only candidate besides the baseline that counts as a success.
 const ONLY_SUCCESS: &str = "fast";
 
 /// Something that happens during a run.

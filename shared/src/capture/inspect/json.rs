@@ -28,8 +28,8 @@ use crate::units::Bytes;
 const HEAD_BYTES: usize = 16;
 
 /// Returns the output of `inspect --json`: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an
-/// error. With `digests`, every storage is checked as in `check_storage`, and digests of storages, arrays and tensors
-/// are added, except those of tensors that are too large. Otherwise no tensor data is read after the file is opened.
+/// error. With `digests`, every storage is checked as in `check_storage`. Digests of storages, arrays and tensors are
+/// added, except those of tensors that are too large. Otherwise no tensor data is read after the file is opened.
 pub fn document(path: &Path, digests: bool) -> Json {
     match rendered(path, digests) {
         Ok((storages, root)) => {
@@ -69,7 +69,7 @@ fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {
 struct Renderer<'a> {
     capture: &'a CaptureFile,
     digests: bool,
-    // What is left of the limits on the output, and of those on the bytes and reads for digests.
+    // The rest of the limits on the output, and of the limits on the bytes and reads for digests.
     nodes_left: usize,
     text_left: usize,
     digested_left: u64,
@@ -224,7 +224,7 @@ impl Renderer<'_> {
     }
 
     fn nodes(&mut self, values: &[Value]) -> Result<Vec<Json>, CaptureError> {
-        // Checked before the nodes are made, because a vector of them must also fit into memory.
+        // This is checked before the nodes are made, because a vector of them must also fit into memory.
         if values.len() > self.nodes_left {
             return Err(self.limit("it has too many values", MAX_JSON_NODES));
         }

@@ -2,7 +2,7 @@
 //!
 //! The nodes are visited depth first, which determines the numbers of tensors and storages. A subtree without cycles is
 //! converted once and shared. A reference to a container that is still open becomes that container's path. The path
-//! depends on where the reference occurs, so the subtree around it is converted at each occurrence, and counted.
+//! depends on where the reference occurs, so the subtree around it is converted, and counted, at each occurrence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Converter<'a> {
     cycles_left: usize,
 }
 
-/// The size of a value for code that visits it.
+/// The size of a value, which bounds the work of code that visits it.
 #[derive(Clone, Copy)]
 struct Extent {
     /// Levels of containers in it, including itself.

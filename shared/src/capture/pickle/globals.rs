@@ -158,9 +158,9 @@ pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     }
 }
 
-/// Packages that no captured call needs. A pickle that names one of them may be malicious. `builtins`, `_codecs`,
-/// `collections` and `numpy` are exceptions: `known_global` has all of their names that captures use, so
-/// any other name in them is refused too.
+/// Packages that no captured call needs. A pickle that names one of them may be malicious. Captures do use some names
+/// of `builtins`, `_codecs`, `collections` and `numpy`. `known_global` has all of these names, so any other name in
+/// these packages is refused too.
 const REFUSED_PACKAGES: [&str; 32] = [
     "os",
     "posix",

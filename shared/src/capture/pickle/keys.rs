@@ -14,8 +14,8 @@ use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;
 
-/// A key in a form that is equal exactly when Python's keys are, except for integers and floats of 9e18 and more,
-/// complex numbers with a NaN, and values that are compared by identity here.
+/// A key in the form in which keys are compared. Two keys are equal exactly if they are equal in Python. Exceptions are
+/// integers and floats of 9e18 and more, complex numbers with a NaN, and values that are compared by identity here.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Int(i64),

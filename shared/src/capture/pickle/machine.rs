@@ -3,12 +3,12 @@
 //! # Why this program has its own pickle machine
 //!
 //! A pickle is a program. Python imports and calls whatever its opcodes name, so opening a file runs code of the file's
-//! author. This machine cannot do that. It knows a fixed list of names (`globals`). A "call" of one of them is an arm
-//! of a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
+//! author. This machine cannot do that. It has a fixed list of names (`globals`). A "call" of one of them is an arm of
+//! a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
 //!
-//! Existing pickle crates do not fit: some decode into trees, in which a file of a few hundred bytes can expand to
-//! terabytes, and others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth,
-//! objects, lengths and sums are limited (`limits`) before anything is allocated.
+//! Existing pickle crates do not fit. Some decode into trees, in which a file of a few hundred bytes can expand to
+//! terabytes. Others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth, objects,
+//! lengths and sums are limited (`limits`) before anything is allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -369,7 +369,7 @@ impl Machine {
             .tuple(node)
             .ok_or_else(|| Fault::bad_pickle("the arguments of a call are not a tuple"))?
             .to_vec();
-        // Many calls can share a long tuple. Charging it keeps the size of the copies linear.
+        // Many calls can share a long tuple, and each copies it. Every copy is charged, which limits their total size.
         self.arena.charge_slots(arguments.len())?;
         Ok(arguments)
     }

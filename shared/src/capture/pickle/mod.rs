@@ -6,7 +6,7 @@
 //! works on inert nodes, and its documentation says why this program has its own pickle reader. `arena` counts the
 //! nodes, and `convert` turns them into shared values of limited depth. All limits are in `capture::limits`.
 //!
-//! This module does not know files: `archive` and `legacy` locate the bytes of storages.
+//! This module does not read files. `archive` and `legacy` locate the bytes of storages.
 
 mod arena;
 mod calls;

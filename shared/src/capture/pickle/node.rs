@@ -55,7 +55,7 @@ pub(super) struct ObjectNode {
     pub(super) state: Vec<NodeId>,
 }
 
-/// How an object of an unknown class was made, like `value::Creation`.
+/// The way in which an object of an unknown class was made, like `value::Creation`.
 #[derive(Clone, Debug)]
 pub(super) enum MadeNode {
     Named,

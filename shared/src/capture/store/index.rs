@@ -1,7 +1,7 @@
 //! The index of a store: its provenance and its entries, as JSON. A second file contains the digest of the index.
 //!
-//! A run does not read the index, because each manifest is self-contained; it tests only whether the file exists, which
-//! marks a finished store. `pack`, `unpack` and `check` read it.
+//! A run does not read the index, because each manifest is self-contained. It only tests whether the index exists,
+//! which marks a finished store. `pack`, `unpack` and `check` read it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};

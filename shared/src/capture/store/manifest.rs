@@ -26,7 +26,7 @@ pub const MAX_BLOBS: usize = 200;
 /// Largest number of literal bytes. Zip structure and pickle take a few KiB. An entry that exceeds the limit becomes a
 /// single blob.
 pub const MAX_LITERAL_BYTES: u64 = 4 << 20;
-/// Each blob may have a literal before and after it.
+/// Largest number of segments. Each blob may have a literal before and after it.
 const MAX_SEGMENTS: usize = 2 * MAX_BLOBS + 1;
 pub const MAX_MANIFEST_BYTES: u64 =
     (HEAD_BYTES + MAX_SEGMENTS * SEGMENT_BYTES + DIGEST_BYTES) as u64 + MAX_LITERAL_BYTES;

@@ -103,8 +103,8 @@ impl Packed {
         self.manifest.blobs()
     }
 
-    /// Finds a range of the packed file: the blob that contains it, and the offset in the blob. Without a blob, the
-    /// range is in the manifest.
+    /// Finds a range of the packed file: the blob that contains it, and the offset in the blob. If the manifest
+    /// contains the range, there is no blob, and the offset is that in the manifest.
     pub(in crate::capture) fn locate(&self, offset: u64, bytes: u64) -> Result<(Option<BlobId>, u64), Fault> {
         let segment = self.manifest.segment_at(offset).filter(|segment| {
             let end = segment.start + segment.bytes;

@@ -29,8 +29,8 @@ pub struct Added {
     pub name: String,
 }
 
-/// If an entry exists already, it is replaced if `replace` is set; otherwise no file is added. Tensor data that no
-/// entry needs any more is removed.
+/// Adds files to a store. An entry that exists already is replaced if `replace` is set; otherwise no file is added.
+/// Tensor data that no entry needs any more is removed.
 pub fn add(
     store: &Path,
     files: &[Added],

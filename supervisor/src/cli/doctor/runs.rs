@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::control::client::Client;
 use crate::driver::answer::requests::live_runs;
 
-/// The most runs that are asked. A run that is swapped out may take seconds to answer.
+/// The largest number of runs that are asked. A run that is swapped out may take seconds to answer.
 const MAX_RUNS: usize = 8;
 
 /// A run that has answered.
@@ -15,7 +15,7 @@ pub(super) struct LiveRun {
     folder: String,
     owed: Option<Bytes>,
     peak_owed: Option<Bytes>,
-    /// The most memory that it was seen to hold on a card; `None` if it uses no card, or has not been seen on it.
+    /// The most memory on a card that was measured for it; `None` if it uses no card, or nothing was measured there.
     device_peak: Option<Bytes>,
 }
 

@@ -93,7 +93,7 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
 }
 
 /// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they change
-/// neither how much the values vary nor how large they are. The mean of a negated tensor has the wrong sign.
+/// neither how much the values vary nor how large they are. The mean of a negated tensor therefore has the wrong sign.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
     let mut accumulator = Accumulator::default();
     for run in runs(tensor) {
@@ -139,8 +139,8 @@ impl Run {
 }
 
 /// The elements of a storage that a non-empty tensor refers to: one run if the tensor has no gaps, otherwise one run
-/// per row. Of more than [`MAX_ROWS`] rows, evenly spaced ones are taken. Elements repeated by a stride of 0 are listed
-/// once.
+/// per row. If there are more than [`MAX_ROWS`] rows, evenly spaced ones are taken. Elements repeated by a stride of 0
+/// are listed once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
@@ -177,10 +177,11 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Returns a lint if an output equals an input, byte for byte or within the absolute tolerance. Only contiguous tensors
-/// of at least two elements are compared. An output that is the input's own memory gets no lint, and neither does an
-/// argument that the call changes by less than the tolerance, because most tolerances bound the error of the change.
-/// Reading stops at the first chunk that differs.
+/// Returns a lint if an output equals an input byte for byte or, if its values are floats or complex numbers, within
+/// the absolute tolerance. Only contiguous tensors of at least two elements are compared. An output that is the input's
+/// own memory gets no lint. The value of an argument after a call that changes it is compared byte for byte with its
+/// value before the call, because most tolerances bound the error of the change. Reading stops at the first chunk that
+/// differs.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,
@@ -224,7 +225,7 @@ fn equal_input<E>(
 }
 
 /// The largest difference between two tensors of the same dtype; `None` if it is above `most`, or if one of them has a
-/// NaN or an infinity where the other has not the same bytes.
+/// NaN or an infinity where the bytes of the other differ.
 fn largest_difference<E>(
     one: &Tensor,
     other: &Tensor,

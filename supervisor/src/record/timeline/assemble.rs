@@ -32,8 +32,8 @@ pub struct Assembly {
     end: Option<u64>,
 }
 
-/// A longer gap between samples, in milliseconds, means that the run was interrupted and later resumed. While a run
-/// continues, samples are closer together.
+/// The longest gap between the samples of a run that continues, in milliseconds. A longer gap means that the run was
+/// interrupted and later resumed.
 const LONGEST_GAP: u64 = 5_000;
 
 impl Assembly {

@@ -1,6 +1,6 @@
 //! Plots of a run's memory, as SVG that gets its colours from the page.
 //!
-//! The plotting library (plotters) knows only fixed colours. Each kind of line or area is therefore drawn in a
+//! The plotting library (plotters) supports only fixed colours. Each kind of line or area is therefore drawn in a
 //! different fixed colour, which `style.css` replaces with one colour for light pages and another for dark pages.
 
 use std::collections::BTreeMap;
@@ -132,8 +132,8 @@ fn tick(value: f64, unit: &str) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Plots the memory that the run's process tree owes, with its groups stacked. Each column is as high as the most that
-/// was owed in its time, and is divided as at the moment that represents it.
+/// Plots the memory that the run's process tree owes, with its groups stacked. The height of a column is the most that
+/// was owed in its time. It is divided among the groups as at the moment that represents the column.
 pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
     let peak = timeline.tree.peak();
