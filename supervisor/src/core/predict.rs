@@ -226,7 +226,7 @@ pub fn replay(
 ) -> Prediction {
     let decides = largest(steps.iter().map(|step| step.outputs));
     let outputs = decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
-    // Only one runner is alive at a time; it may belong to any job.
+    // Only one runner is alive at a time; it may belong to any job. The next one's process may already wait.
     let inputs = largest_inputs(steps);
     let largest_runner = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
     let per_step = call_limit(settings)
@@ -234,9 +234,10 @@ pub fn replay(
         .saturating_add(load_limit(settings))
         .saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+    let waiting = Term { name: "next runner", bytes: formula::RUNNER_BASE };
     let prediction = Prediction::new(
         formula::replay(pool, bookkeeping, outputs),
-        beyond(largest_runner.as_slice(), steps, cores),
+        [beyond(largest_runner.as_slice(), steps, cores), vec![waiting]].concat(),
         per_step.saturating_mul(count).saturating_add(reading_timeout(steps).saturating_mul(2)),
     );
     Prediction { decides, ..prediction }

@@ -58,6 +58,9 @@ pub(crate) trait Backend {
     /// Starts, in the background, those parts of the candidate's next session that do not depend on its entries.
     fn prepare(&self, candidate: &Self::Candidate);
 
+    /// Like `prepare`, but while another candidate's session is in use, from which nothing may be taken away.
+    fn prepare_beside(&self, _candidate: &Self::Candidate) {}
+
     /// Prepares, in the background, what the next session of any candidate can use. Nothing may be timed meanwhile.
     fn make_ahead(&self, _candidate: &Self::Candidate) {}
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use opt_shared::batch::Constant;
 use opt_shared::formula::{
-    DEVICE_CONTEXT, DEVICE_FLUSH, RunnerTerms, SHARED_RUNNER, device_rounding, ring, total,
+    DEVICE_CONTEXT, DEVICE_FLUSH, RUNNER_BASE, RunnerTerms, SHARED_RUNNER, device_rounding, ring, total,
 };
 use opt_shared::language::Launcher;
 use opt_shared::numbers::EntryNumbers;
@@ -287,6 +287,8 @@ fn deadlines_are_long_enough_for_every_wait() {
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
     // The pool, the catalog and schedule, four staging slots, one step's outputs, and two chunks.
     assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
+    let next = replayed.beyond.iter().find(|term| term.name == "next runner").expect("a process may wait");
+    assert_eq!(next.bytes, RUNNER_BASE);
 }
 
 #[test]

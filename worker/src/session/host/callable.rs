@@ -174,6 +174,14 @@ impl Callable {
         }
     }
 
+    /// Starts a process for the next session while another runner is in use. A zygote is not started, because it would
+    /// replace the one that may have the memory of that runner.
+    pub(super) fn start_beside(&self, link: &Link) {
+        if self.wanted_zygote().is_none() {
+            self.start_ahead(link);
+        }
+    }
+
     /// Prepares what the runner after this one needs, if it is a copy of a zygote.
     pub(super) fn copy_ahead(&self, link: &Link) {
         if let Some(wanted) = self.wanted_zygote() {

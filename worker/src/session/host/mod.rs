@@ -71,6 +71,10 @@ impl Backend for HostBackend<'_> {
         candidate.start_ahead(self.link);
     }
 
+    fn prepare_beside(&self, candidate: &Callable) {
+        candidate.start_beside(self.link);
+    }
+
     fn make_ahead(&self, candidate: &Callable) {
         candidate.copy_ahead(self.link);
     }

@@ -110,6 +110,10 @@ impl Backend for ScriptedBackend {
         self.asked.borrow_mut().push(Asked::Prepare(candidate.0.clone()));
     }
 
+    fn prepare_beside(&self, candidate: &ScriptedCandidate) {
+        self.asked.borrow_mut().push(Asked::PrepareBeside(candidate.0.clone()));
+    }
+
     fn make_ahead(&self, candidate: &ScriptedCandidate) {
         self.asked.borrow_mut().push(Asked::MakeAhead(candidate.0.clone()));
     }

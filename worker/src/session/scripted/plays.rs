@@ -179,6 +179,7 @@ pub(crate) enum Asked {
     /// Groups over this many entries in total.
     Groups(usize),
     Prepare(String),
+    PrepareBeside(String),
     Start(String, Vec<String>),
     MakeAhead(String),
     Plan(usize),

@@ -147,6 +147,10 @@ impl<B: Backend> Calls<'_, B> {
         let planned = planned_launches(&self.task.callees[number].callee.launch, recorded, &slots);
         let candidate = &self.candidates[number];
         let mut session = backend.start(candidate, &placed)?;
+        // The process of the next step starts and enters its control group during this call.
+        if let Some(next) = self.task.steps.get(step + 1) {
+            backend.prepare_beside(&self.candidates[next.callee as usize]);
+        }
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
         let actual = session.launched(0);
         let ending = session.finish()?;

@@ -222,13 +222,21 @@ fn replay_prepares_the_session_of_every_step() {
     task.callees.push(slow);
     task.steps[1].callee = 1;
     let report = replay(&task, &[right(), right()]);
-    let of = |candidate: &str, entry: &str| {
-        let candidate = candidate.to_owned();
-        [Asked::Prepare(candidate.clone()), Asked::Start(candidate, vec![entry.to_owned()])]
+    let start = |candidate: &str, entry: &str| Asked::Start(candidate.to_owned(), vec![entry.to_owned()]);
+    let (fast, slow) = ("fast".to_owned(), "slow".to_owned());
+    let expected = [
+        Asked::Prepare(fast.clone()),
+        start(&fast, "entry_000000"),
+        Asked::PrepareBeside(slow.clone()),
+        Asked::Finish,
+        Asked::Prepare(slow.clone()),
+        start(&slow, "entry_000001"),
+        Asked::Finish,
+    ];
+    let of_interest = |it: &&Asked| {
+        matches!(it, Asked::Prepare(_) | Asked::PrepareBeside(_) | Asked::Start(..) | Asked::Finish)
     };
-    let begun = report.asked.iter().filter(|it| matches!(it, Asked::Prepare(_) | Asked::Start(..)));
-    let expected = [of("fast", "entry_000000"), of("slow", "entry_000001")].concat();
-    assert!(begun.eq(&expected), "{:?}", report.asked);
+    assert!(report.asked.iter().filter(of_interest).eq(&expected), "{:?}", report.asked);
 }
 
 #[test]
