@@ -160,14 +160,29 @@ pub fn runner_base(launcher: Launcher) -> Bytes {
     }
 }
 
-/// The memory that these runners may owe together in addition to the terms of their stage. If any of them is an
-/// interpreter, its zygote counts too. `inputs` is the size of the largest entry's inputs.
+/// The memory of the interpreters in these runners: a zygote with torch, and the runners that are copied from it.
+/// Unlike the memory that candidates may owe, it is used in full.
+pub fn interpreters(runners: &[RunnerTerms<'_>]) -> Vec<Term> {
+    let copies: Vec<Bytes> = runners
+        .iter()
+        .filter(|runner| runner.launcher.is_interpreter())
+        .map(|runner| runner_base(runner.launcher))
+        .collect();
+    if copies.is_empty() {
+        return Vec::new();
+    }
+    vec![term("zygote", PYTHON_BASE), term("interpreters", copies.into_iter().sum())]
+}
+
+/// The memory that these runners may owe together in addition to the terms of their stage and to `interpreters`.
+/// `inputs` is the size of the largest entry's inputs.
 pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Term> {
     let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
-    let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();
-    let mut terms = vec![term("limits.memory", memory), term("runners", base)];
-    if runners.iter().any(|runner| runner.launcher.is_interpreter()) {
-        terms.push(term("zygote", PYTHON_BASE));
+    let native = runners.iter().filter(|runner| !runner.launcher.is_interpreter());
+    let base: Bytes = native.map(|runner| runner_base(runner.launcher)).sum();
+    let mut terms = vec![term("limits.memory", memory)];
+    if base != Bytes::ZERO {
+        terms.push(term("runners", base));
     }
     terms
 }

@@ -116,7 +116,7 @@ pub fn verify(
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
-        formula::verify(&entries[group.clone()]),
+        [formula::verify(&entries[group.clone()]), formula::interpreters(&[runner])].concat(),
         beyond(&[runner], entries, cores),
         per_entry.saturating_mul(count).saturating_add(reading_timeout(entries)),
     );
@@ -229,6 +229,9 @@ pub fn replay(
     // Only one runner is alive at a time; it may belong to any job. The next one's process may already wait.
     let inputs = largest_inputs(steps);
     let largest_runner = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
+    // The zygote may stay while a runner without an interpreter makes a call.
+    let interpreter = runners.iter().find(|runner| runner.launcher.is_interpreter()).copied();
+    let interpreters = formula::interpreters(interpreter.as_slice());
     let per_step = call_limit(settings)
         .saturating_mul(2)
         .saturating_add(load_limit(settings))
@@ -236,7 +239,7 @@ pub fn replay(
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     let waiting = Term { name: "next runner", bytes: formula::RUNNER_BASE };
     let prediction = Prediction::new(
-        formula::replay(pool, bookkeeping, outputs),
+        [formula::replay(pool, bookkeeping, outputs), interpreters].concat(),
         [beyond(largest_runner.as_slice(), steps, cores), vec![waiting]].concat(),
         per_step.saturating_mul(count).saturating_add(reading_timeout(steps).saturating_mul(2)),
     );
@@ -340,7 +343,7 @@ fn profile_way(
         largest(entries[batch.clone()].iter().map(|entry| total(&terms(std::slice::from_ref(entry)))));
     let decides = heaviest.map(|index| batch.start + index);
     let mut prediction = Prediction::new(
-        terms(&entries[batch]),
+        [terms(&entries[batch]), formula::interpreters(&both)].concat(),
         beyond(&both, entries, cores),
         profile_deadline(entries, verify, settings),
     );

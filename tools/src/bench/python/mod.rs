@@ -9,7 +9,6 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use opt_shared::formula::{PYTHON_BASE, PYTHON_COPY};
 use opt_tests::python::{python_with, refuse_copies};
 use serde_json::{Value, json};
 
@@ -167,8 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
     let bytes = |name: &str| memory[name].as_u64().with_context(|| format!("no `memory.{name}`"));
     let (peak, predicted) = (bytes("peak_owed_bytes")?, bytes("predicted_peak_owed_bytes")?);
-    let reserved = u64::from(parallel) * (PYTHON_BASE + PYTHON_COPY).get() + predicted;
-    let share = peak as f64 / reserved as f64;
+    let share = peak as f64 / predicted as f64;
     let ratio = ours.over(&pool).median();
     let met = [
         ("start", copied.median() <= MAX_START_MS),
@@ -180,7 +178,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         "start": { "zygote": copied.to_json("ms"), "alone": started.to_json("ms") },
         "many": { "candidates": candidates, "entries": ENTRIES.len(), "parallel": parallel, "ours": ours.to_json("s"),
                   "pool": pool.to_json("s"), "ratio": ratio, "zygotes": zygotes },
-        "memory": { "peak_bytes": peak, "predicted_bytes": predicted, "with_zygotes_bytes": reserved },
+        "memory": { "peak_bytes": peak, "predicted_bytes": predicted },
         "calls": calls, "copy_us": copy_us, "met": met.map(|(name, met)| json!({ name: met })),
     });
     show(arguments.json, &sheet, || {
@@ -193,8 +191,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         println!("| opt-supervisor | {} |\n| pool | {} |", ours.cells(2), pool.cells(2));
         println!("\nours ÷ pool: {ratio:.2}");
         println!("\n| memory | MiB |\n|---|---|\n| peak of the tree | {:.1} |", mib(peak));
-        println!("| predicted, without runners and zygotes | {:.1} |", mib(predicted));
-        println!("| reserved with zygotes and copies | {:.1} |", mib(reserved));
+        println!("| predicted | {:.1} |", mib(predicted));
         println!("\n| smallest call | µs |\n|---|---|");
         for call in &calls {
             println!("| {} | {:.2} |", call.kind, call.us);
