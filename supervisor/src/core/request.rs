@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// When all work is done, the run waits for more until it is shut down.
+    /// Keeps the run open: when all work is done, the run waits for more until it is shut down.
     StayOpen,
     Recycle {
         which: Which,
