@@ -165,7 +165,7 @@ impl Core {
         })
     }
 
-    /// Returns why a unit waits, as the second half of a sentence that includes the size of the lease that the unit
+    /// Returns why a unit waits, as the end of a sentence. The text also states the size of the lease that the unit
     /// needs. `name_of` returns the names of other units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
