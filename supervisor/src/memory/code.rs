@@ -1,7 +1,8 @@
-//! Removes the program's code from its resident memory after start-up. If a page is needed later, Linux maps it again
-//! from the page cache.
+//! Removes the program's code from its resident memory. If a page is needed later, Linux maps it again from the page
+//! cache.
 //!
-//! Reading a plan and surveying captures use several MiB of code that a run does not use afterwards.
+//! This is worthwhile because reading a plan and surveying captures use several MiB of code that a run does not use
+//! afterwards.
 
 use std::ffi::c_void;
 use std::io::{self, BufReader};

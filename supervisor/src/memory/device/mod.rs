@@ -65,7 +65,7 @@ pub enum DeviceError {
     NotListed { uuid: String, count: usize },
 }
 
-/// Two totals count as equal if they differ by less than this share of the larger one. They may differ, because the
+/// Two totals count as equal if they differ by at most this share of the larger one. They may differ, because the
 /// driver and Linux each reserve some memory.
 const SAME_MEMORY: f64 = 0.05;
 
