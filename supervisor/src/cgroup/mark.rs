@@ -1,4 +1,4 @@
-//! Marks a run as alive. To do so, its supervisor keeps the folder of the run's control group `home` locked.
+//! Marks a run as alive by keeping the folder of its control group `home` locked.
 //!
 //! The groups of different runs may be side by side. A supervisor removes the groups that a killed supervisor left, but
 //! it must not remove those of a live run, even while they are empty.

@@ -1,5 +1,4 @@
-//! Creates control groups on machines that allow it. Every runner and compiler gets a leaf, which is a group with hard
-//! limits.
+//! Creates a control group with hard limits, called a leaf, for every runner and compiler, on machines that allow it.
 //!
 //! This module takes over the group in which the supervisor was started, creates leaves below it, and restores
 //! everything at the end.

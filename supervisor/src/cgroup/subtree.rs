@@ -229,7 +229,7 @@ fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
 
 /// Fails if the memory of groups below a group of version 1 does not count towards its limit.
 fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
-    // Since Linux 5.11, it always counts.
+    // Since Linux 5.11, the memory of groups below always counts.
     match read(&memory.join("memory.use_hierarchy")) {
         Ok(text) if text.trim() == "0" => Err(CgroupError::NotHierarchical { path: memory.to_owned() }),
         _ => Ok(()),

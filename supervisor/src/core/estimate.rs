@@ -11,7 +11,7 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// What is added to the highest measurement, because the next candidate may owe more.
+/// The margin that is added to the highest measurement, in per cent, because the next candidate may owe more.
 const MARGIN_PERCENT: u64 = 10;
 
 /// The highest peak that exceeded its reservation, for each stage of a job. The margin is included.

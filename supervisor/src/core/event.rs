@@ -1,4 +1,4 @@
-//! The events that the core handles, and the actions that it returns.
+//! Defines the events that the core handles, and the actions that it returns.
 //!
 //! Events come from the driver's sources (workers, samples, signals, the clock). The driver carries out the actions.
 //! Both are plain data: figures, names, texts and reports, without descriptors or handles.
@@ -16,7 +16,7 @@ use super::recycle::RecycleReason;
 pub use super::request::{Answer, Control};
 use super::spec::UnitSpec;
 
-/// Time since the run started, from a monotonic clock.
+/// A time, given as the time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -93,8 +93,9 @@ pub enum Event {
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user interrupted the run. The first interrupt drains, the next one kills. If an open run has only replays
-    /// left to do, the first interrupt starts these, and the next two drain and kill.
+    /// The user interrupted the run. The first interrupt drains the run, and the second kills everything. If an open
+    /// run has only replays left to do, the first interrupt starts the replays, the second drains the run, and the
+    /// third kills everything.
     Interrupt,
     /// The reason for killing a worker has been recorded, and the signal has been sent.
     KillSent {
@@ -110,7 +111,7 @@ pub enum Event {
         /// The number of blocks of samples that were dropped while the database did not accept rows.
         samples_dropped: u64,
     },
-    /// Time has passed; nothing else happened.
+    /// Time has passed, and nothing else has happened.
     Tick,
 }
 
@@ -138,7 +139,7 @@ pub struct ProcessSample {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// Living processes of this run that hold memory on the device.
+    /// The living processes of this run that hold memory on the device, with the memory that each holds.
     pub processes: Vec<(Process, Bytes)>,
     /// The workers that have ended although NVML still lists one of their processes (the worker itself or a runner),
     /// and the memory that these processes hold.
@@ -210,8 +211,8 @@ pub enum Action {
         batch: Option<Bytes>,
         /// The maximum amount of memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take if the job's remaining budget is shared equally by all units that still have
-        /// a timed step.
+        /// How long a timed step may take. The job's remaining budget is shared equally by all units that still have a
+        /// timed step.
         share: Duration,
     },
     /// Tells an idle worker to exit.

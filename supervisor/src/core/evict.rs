@@ -1,4 +1,4 @@
-//! Ends idle workers to make room for a lease, and at the end of a run.
+//! Ends idle workers, either to make room for a lease or because the run ends.
 //!
 //! `pressure` decides what to do if a limit on memory is exceeded or Linux reports memory pressure.
 
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Returns whether all workers and their runners have ended. Those whose timeout has expired do not count.
+    /// Returns whether all workers and their runners have ended. Processes whose timeout has expired are ignored.
     pub(super) fn all_have_ended(&self) -> bool {
         self.workers.values().all(|it| it.overdue) && self.orphans.values().all(|it| it.overdue)
     }

@@ -1,7 +1,8 @@
 //! Keeps the memory ledger, which charges workers for their leases and decides whether another lease fits.
 //!
-//! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
-//! to owe. The charge ends when the worker and its runners have ended and the device has returned their memory.
+//! A worker's charge is the larger of two amounts: the memory that its lease reserves, and the memory that the worker
+//! and its runners owed when they were last measured. The charge ends when the worker and its runners have ended and
+//! the device has returned their memory.
 //!
 //! Whenever a lease is granted, the sum of all charges and the new lease is at most the ceiling, and the machine's
 //! available memory does not fall below the floor. If host and device share one memory, the amounts on both together
@@ -361,7 +362,7 @@ impl Ledger {
     /// Returns the ceiling that a lease would exceed even if nothing but the lease and the supervisor were charged, as
     /// its scope, the sum of the two charges, and the ceiling. `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
-        // The supervisor may owe less later, so only its reservation counts here.
+        // Use only the supervisor's reservation here, because the memory that it owes may become less.
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
     }
 

@@ -100,7 +100,7 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // From now on, only the runners and the device memory that has not been returned are charged.
+            // From now on, the worker is charged only for its runners and for the device memory that is not back yet.
             self.orphans.insert(worker, orphans);
             self.settle_account(worker);
         } else {
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// Reports killed workers that do not die within `DEATH_TIMEOUT`, and ends the run unless everything is being
+    /// Reports killed workers that have not died within `DEATH_TIMEOUT`. Ends the run, unless everything is being
     /// killed already. Such a worker is probably in uninterruptible sleep, so this run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self

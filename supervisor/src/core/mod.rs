@@ -81,8 +81,8 @@ const MAX_SHORT_OF_MEMORY: u32 = 1;
 const MAX_WORKERS_LOST: u32 = 2;
 /// How long killed workers may take to die, and how long the runners of dead workers may take to end.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold before the run ends. If the memory is on the device,
-/// `without_device` handles the unit instead, and the run continues.
+/// How long a lease waits for memory that other programs hold. After this time, the run ends. If the memory is on the
+/// device, the run continues, and `without_device` handles the unit.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,13 +115,13 @@ pub struct Core {
     /// The highest turn of any unit.
     last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
-    /// The runners that dead workers left behind, until they have ended.
+    /// The living runners that dead workers left behind.
     orphans: BTreeMap<WorkerId, Orphans>,
     ledger: Ledger,
     estimates: Estimates,
     machine: Machine,
     device: Device,
-    /// The delays before the next start of a worker, by role.
+    /// The delay before the next worker of each role may be started.
     backoff: BTreeMap<Role, Backoff>,
     /// The subject and job of each policy row that must not be repeated for this job, because it has been written.
     reported: BTreeSet<(PolicySubject, JobId)>,

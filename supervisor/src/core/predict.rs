@@ -19,7 +19,7 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// The time to start a runner, pass it its mappings, kill it and reap it, on a busy machine.
+/// The time that it takes on a busy machine to start a runner, pass it its mappings, kill it and reap it.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// The reading speed of the slowest disk for which deadlines are long enough, in bytes per second.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
@@ -195,7 +195,7 @@ pub fn profile_on_device(
     let batch = worst.map_or(0..0, |index| cut[index].clone());
     let (host, device) = terms(&batch);
     let workspaces: usize = sides.iter().map(|side| side.workspaces).sum();
-    // The ring of outputs, the varied inputs and the buffer that flushes the cache are one buffer each.
+    // The ring of outputs, the varied inputs and the buffer that flushes the cache add one buffer each.
     let buffers_of = |range: &Range<usize>| {
         let entries = &entries[range.clone()];
         let inputs: u64 = entries.iter().map(|entry| u64::from(entry.buffers)).sum();
@@ -291,10 +291,10 @@ pub struct Sides<'a> {
     pub baseline: Option<RunnerTerms<'a>>,
 }
 
-/// Returns the ways to profile. Each reserves less than the one before. The first uses batches of up to `batch_bytes`,
-/// the next ones smaller and smaller batches, down to one entry each.
+/// Returns the ways to profile. Each way reserves less than the one before. The first way uses batches of up to
+/// `batch_bytes`. Later ways use smaller and smaller batches, down to one entry each.
 ///
-/// Each way's prediction is `formula::profile` of its largest batch.
+/// The prediction of a way is `formula::profile`, applied to its largest batch.
 pub fn profile(
     entries: &[EntryNumbers],
     sides: Sides<'_>,

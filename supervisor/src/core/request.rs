@@ -1,4 +1,4 @@
-//! Requests that users may make during a run, and the possible answers.
+//! Defines the requests that users may make during a run, and the possible answers.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::Role;

@@ -1,5 +1,5 @@
-//! Holds builds back while the machine lacks room for their files and processes. Other steps create few files and
-//! processes, so they continue.
+//! Holds builds back while the machine lacks room for their files and processes. Other steps continue, because they
+//! create few files and processes.
 //!
 //! The driver reads the available room regularly. A build that ends without a verdict also reports a reading, because
 //! the room may have been short only during the build.

@@ -163,7 +163,7 @@ impl Roster {
         self.count(unit, |counter| *counter -= 1);
     }
 
-    /// Calls `adjust` with each counter that the unit counts towards.
+    /// Calls `adjust` with each counter in which the unit is included.
     fn count(&mut self, unit: &Unit, adjust: impl Fn(&mut usize)) {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
         let steps_left = unit.steps_left();
@@ -236,7 +236,7 @@ impl Roster {
         0 < self.with_exclusive_steps
     }
 
-    /// Returns whether the job has a baseline. Without one, candidates are not timed against a common kernel.
+    /// Returns whether the job has a baseline. Without a baseline, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

@@ -45,17 +45,17 @@ pub struct JobSpec {
     pub budget: Duration,
 }
 
-/// A candidate or a replay. A candidate has some or all of the steps build, verify, screen, profile and confirm; a
-/// replay has one step.
+/// A unit of work, which is a candidate or a replay. A candidate has some or all of the steps build, verify, screen,
+/// profile and confirm. A replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
     /// The unit's id, which must be the next free one.
     pub id: UnitId,
-    /// At least one step, in the order of their stages. Most units of a job share this list.
+    /// The unit's steps, in the order of their stages. There is at least one. Most units of a job share this list.
     pub route: Arc<[Step]>,
-    /// Whether the other candidates of the job are timed beside it.
+    /// Whether the unit is the baseline, beside which the other candidates of the job are timed.
     pub is_baseline: bool,
-    /// Whether a unit that does not support all entries may be ranked by those that it supports.
+    /// Whether the unit may be ranked by the entries that it supports if it does not support all entries.
     pub partial: bool,
     /// The unit's state from an earlier part of the run. Boxed, because most units have none.
     pub resumed: Option<Box<Resumed>>,
@@ -87,7 +87,7 @@ pub struct StageSpec {
     /// The maximum amount of memory that the worker may allocate on its device, emulated or not, for a kernel without
     /// host code. Zero for other work.
     pub device_cap: Bytes,
-    /// The time after which the worker counts as stuck.
+    /// The time after which the worker is assumed to be stuck.
     pub deadline: Duration,
     /// The maximum size of a batch of entries that are timed together, or that share a runner in a verification. For a
     /// build, the memory that the compiler may use.

@@ -182,8 +182,8 @@ impl Core {
         }
     }
 
-    /// Returns the earliest turn with an unfinished unit; `None` if all units are done or there is only one turn. Units
-    /// that are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
+    /// Returns the earliest turn with an unfinished unit, or `None` if all units are done or there is only one turn.
+    /// Units that are offered later join later turns, so a user who keeps submitting units cannot delay earlier ones.
     pub(super) fn turn_served(&self) -> Option<u32> {
         if self.last_turn == 0 {
             return None;

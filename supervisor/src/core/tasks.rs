@@ -12,9 +12,9 @@ use super::worker::Lease;
 /// each further such attempt of the unit, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The number of attempts of a unit that may fail in this way without counting as losses. A unit's second pass counts
-/// from zero. The pauses after these attempts take about a minute in all. Without a limit, a candidate would be
-/// repeated forever on a machine that never allows enough processes.
+/// The number of a unit's attempts that may end because the machine refused to start a process, without counting as
+/// losses. A unit's second pass counts from zero. The pauses after these attempts take about a minute in all. Without a
+/// limit, a candidate would be repeated forever on a machine that never allows enough processes.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long in all, each further pause takes only `FIRST_PAUSE`. Otherwise, many

@@ -1,4 +1,4 @@
-//! The state of a unit of work (a candidate or a replay): its current step, its attempts and its losses.
+//! Keeps the state of a unit of work (a candidate or a replay): its current step, its attempts and its losses.
 //!
 //! ```text
 //!            granted                 passed, and no step is left

@@ -1,4 +1,4 @@
-//! The state that the core keeps of each worker, its lease and its runners.
+//! Keeps the core's view of a worker: its state, its lease and its runners.
 //!
 //! ```text
 //!              WorkerReady            Start                    Finished

@@ -1,5 +1,5 @@
-//! Removes the program's code from its resident memory. If a page is needed later, Linux maps it again from the page
-//! cache.
+//! Removes the pages of the program's own code from its resident memory. If a page is needed later, Linux maps it again
+//! from the page cache.
 //!
 //! This is worthwhile because reading a plan and surveying captures use several MiB of code that a run does not use
 //! afterwards.

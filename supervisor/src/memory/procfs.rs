@@ -1,5 +1,5 @@
-//! Samples the memory of one process. A sample from `/proc/PID/statm` is cheap enough for the main loop. A sample from
-//! `/proc/PID/status` tells owed memory from reclaimable memory.
+//! Samples the memory of one process from `/proc/PID/statm` and `/proc/PID/status`. Reading `statm` is cheap enough for
+//! the hot loop. Reading `status` takes longer, but distinguishes owed memory from reclaimable memory.
 //!
 //! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
 //! the same pid. A sampler allocates nothing after `open`, except for errors.

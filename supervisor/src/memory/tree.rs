@@ -1,5 +1,5 @@
-//! Finds the descendants of a process. It reads `/proc/PID/task/*/children` or, if Linux has no such files, the parents
-//! of all processes.
+//! Finds the descendants of a process by reading `/proc/PID/task/*/children` or, if Linux has no such files, the
+//! parents of all processes.
 //!
 //! The tree can change during a walk. A process that started or was orphaned during the walk may be missing, and a
 //! process in the result may have ended. The cost of reading all parents grows with the number of processes on the

@@ -1,7 +1,9 @@
-//! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
+//! Starts, watches, stops, kills and reaps worker processes. During a run, no other module of the supervisor starts or
+//! reaps processes.
 //!
-//! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
-//! runners. It reports `PoolEvent`s and carries out the decisions of its callers. Signals are sent only through pidfds.
+//! This module also does the handshake with workers, runs the threads of their channels, and keeps the pidfds of
+//! workers and runners. It reports `PoolEvent`s, and carries out the decisions of its callers. Signals are sent only
+//! through pidfds.
 //!
 //! A worker reaps its own runners. If a runner outlives its worker, this module reaps it, which is possible because the
 //! supervisor is a subreaper (`PR_SET_CHILD_SUBREAPER`). In this module, a compiler is also called a runner.

@@ -65,9 +65,9 @@ pub struct LeaseView {
     pub unit: UnitId,
     pub stage: Stage,
     pub attempt: u32,
-    /// The time since it was granted.
+    /// The time since the lease was granted.
     pub held: Duration,
-    /// The time left until the worker counts as stuck.
+    /// The time left until the worker is assumed to be stuck.
     pub left: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Builds a timeline from blocks of samples. It adds up the memory of the processes at each moment, and reduces the
-//! sums to the number of steps that a report can draw.
+//! Builds a timeline from blocks of samples by adding up the memory of the processes at each moment. The sums are
+//! reduced to the number of steps that a report can draw.
 //!
 //! A run that takes a day can have hundreds of thousands of runners. Their memory is added up block by block, so that
 //! the memory that this module needs does not grow with the number of runners.
