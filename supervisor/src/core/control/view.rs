@@ -1,4 +1,4 @@
-//! Provides the core's state to clients as plain data, and the answer to the command `why`, which says why a unit
+//! Provides the core's state to clients as plain data, and the answer to the request `why`, which says why a unit
 //! waits.
 
 use std::time::Duration;

@@ -63,7 +63,7 @@ impl Assembly {
         {
             let Some(series) = block.series.get(&track) else { continue };
             for &point in &series.points {
-                // Nothing was owed while the run was interrupted, so the line drops to zero instead of crossing the gap.
+                // Nothing was owed while the run was interrupted, so the line drops to zero and does not cross the gap.
                 if track == Track::Tree && 0 < into.last && into.last + LONGEST_GAP < point.at {
                     let at = into.last + 1;
                     into.push(track, Point { at, first: Bytes::ZERO, second: Bytes::ZERO }, 1);
