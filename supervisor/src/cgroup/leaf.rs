@@ -1,13 +1,14 @@
-//! A leaf: the control group of one runner or compiler, with its limits, members and event counts.
+//! Provides the leaf, which is the control group of one runner or compiler, with its limits, members and event counts.
 
 use super::CgroupError;
 use super::group::{Events, Group, LeafLimits};
 
-/// A group without children. Dropping it does not remove its folders; see [`Leaf::remove`].
+/// A control group without child groups. Dropping this value does not remove the group's folders, but [`Leaf::remove`]
+/// does.
 #[derive(Debug)]
 pub struct Leaf {
     group: Group,
-    /// `None` while the leaf's process runs only our own code.
+    /// The limits that were set. `None` while the leaf's process runs only our own code.
     limits: Option<LeafLimits>,
 }
 
@@ -29,19 +30,19 @@ impl Leaf {
         self.limits
     }
 
-    /// Moves a process into the leaf. The caller must ensure that the process cannot be reaped meanwhile, because its
-    /// pid could then belong to another process.
+    /// Moves a process into the leaf. The caller must ensure that the process cannot be reaped during the call, because
+    /// its pid could then belong to another process.
     pub fn enter(&self, pid: u32) -> Result<(), CgroupError> {
         self.group.enter(pid)
     }
 
-    /// Stops all members at once. In version 2, this fails before Linux 5.2. In version 1, it does nothing, because a
-    /// stopped member that is killed would die only once it is released.
+    /// Stops all members at once. In version 2, this fails before Linux 5.2. In version 1, this does nothing, because a
+    /// frozen member that is killed dies only once it is thawed.
     pub fn freeze(&self) -> Result<(), CgroupError> {
         self.group.freeze()
     }
 
-    /// Kills all members. In version 2, this fails before Linux 5.14, and the caller must then send signals.
+    /// Kills all members. In version 2, this fails before Linux 5.14. The caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         self.group.kill()
     }
@@ -50,7 +51,7 @@ impl Leaf {
         self.group.events()
     }
 
-    /// Returns whether a limit above the leaf refused tasks, as far as the leaf's files show it.
+    /// Returns whether the limit of a group above the leaf refused tasks, as far as the leaf's files show this.
     pub fn limit_above_refused_tasks(&self) -> Result<bool, CgroupError> {
         self.limits.map_or(Ok(false), |own| self.group.limit_above_refused_tasks(own.tasks))
     }
@@ -128,7 +129,7 @@ mod tests {
         assert!(leaf.kill().is_err(), "there is no list of members yet");
         std::fs::write(one.folder().join("cgroup.procs"), "").expect("writes");
         leaf.kill().expect("kills");
-        // With this limit, no member can start a process while the members are killed.
+        // With this limit, members cannot start further processes while they are being killed.
         let pids = std::fs::read_to_string(folder.path().join("pids/leaf/pids.max")).expect("written");
         assert_eq!(pids, "0");
     }

@@ -1,7 +1,7 @@
-//! Marks a run as alive: its supervisor keeps the folder of the run's control group `home` locked.
+//! Marks a run as alive by keeping the folder of its control group `home` locked.
 //!
-//! The groups of different runs may be side by side. Groups that a killed supervisor left are removed by the next
-//! supervisor, which must not remove those of a live run, even while they are empty.
+//! The groups of different runs may be side by side. A supervisor removes the groups that a killed supervisor left, but
+//! it must not remove those of a live run, even while they are empty.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// How long to wait for the lock. Supervisors of other runs hold it only while they look for groups that a killed
-/// supervisor left, and remove them.
+/// How long to wait for the lock. Supervisors of other runs hold it only while they look for, and remove, groups that a
+/// killed supervisor left.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -51,19 +51,20 @@ impl Mark {
     }
 }
 
-/// A locked folder. A process that was forked meanwhile also has the folder open, until it executes a program. Until
-/// then, closing the folder here would not unlock it, so `drop` unlocks it first.
+/// A locked folder. If this process forks, the child also has the folder open until it executes a program. While it
+/// does, closing the folder here would not unlock it, so `drop` unlocks it explicitly.
 #[derive(Debug)]
 struct Locked(File);
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // If this fails, the folder is unlocked when every process that has it open has closed it.
+        // If this fails, the folder is unlocked as soon as no process has it open any more.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// While this value exists, no supervisor can set the mark, provided that the mark's folder exists.
+/// Proves that no live supervisor has set the mark. While this value exists, no supervisor can set it either, provided
+/// that the mark's folder exists.
 pub(super) struct NotSet {
     _locked: Option<Locked>,
 }
@@ -79,8 +80,8 @@ impl NotSet {
     }
 }
 
-/// Locks a folder. Returns `None` if it is locked already, or was replaced by a new one before it was locked. If it was
-/// removed, returns an error.
+/// Locks a folder. Returns `None` if the folder is locked already, or if it was replaced by a new one before it could
+/// be locked. Returns an error if the folder was removed.
 fn lock(folder: &Path) -> std::io::Result<Option<Locked>> {
     let file = File::open(folder)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -1,4 +1,4 @@
-//! Kills the members of a group of version 1, which has no file for that.
+//! Kills the members of a control group of version 1 one by one, because version 1 cannot kill a group as a whole.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,13 +7,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, read};
 
-/// The largest number of members that are killed in one round. During the round, each needs a file descriptor.
+/// The maximum number of members to kill in one round. During the round, each of them needs a file descriptor.
 const AT_A_TIME: usize = 64;
-/// The largest number of rounds.
+/// The maximum number of rounds.
 const MAX_ROUNDS: usize = 256;
 
-/// Kills all members, including those that other members start meanwhile. Gives up after `MAX_ROUNDS` rounds, without
-/// an error.
+/// Kills all members, including processes that members start in the meantime. Gives up after `MAX_ROUNDS` rounds,
+/// without an error.
 pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_ROUNDS {
@@ -24,8 +24,8 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
         }
         let open = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
         let handles: Vec<_> = next.iter().filter_map(open).collect();
-        // A pid from the first list may have passed to another process before it was opened. The second list shows
-        // whether the opened process is in the group.
+        // Between listing a pid and opening it, the pid may have passed to another process. The second list shows
+        // whether the process that was opened is in the group.
         let still = members(folder)?;
         for (pid, handle) in &handles {
             if still.contains(pid) {
@@ -40,7 +40,8 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
 
 fn members(folder: &Path) -> Result<HashSet<Pid>, CgroupError> {
     let text = read(&folder.join("cgroup.procs"))?;
-    // The end of a long list is not read, so the last line may contain only a part of a number.
+    // The end of a long list is not read, so the last line may contain only a part of a number. Ignore it unless it
+    // ends in a newline.
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     // Members that this process cannot see have the pid 0.
     Ok(lines.filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())

@@ -1,4 +1,4 @@
-//! Creates control groups on machines that allow it: a leaf with hard limits for every runner and compiler.
+//! Creates a control group with hard limits, called a leaf, for every runner and compiler, on machines that allow it.
 //!
 //! This module takes over the group in which the supervisor was started, creates leaves below it, and restores
 //! everything at the end.
@@ -11,12 +11,12 @@
 //! ```
 //! `memory.high` is not set, because it only slows down processes near the limit, which would distort their times.
 //!
-//! Where version 2 lacks the controllers, version 1 is used. There, each controller has its own tree of groups, so a
-//! leaf has a folder in two trees. A group of version 1 can have both members and children, so the supervisor and its
-//! workers stay where they are, and the group `home` only marks a live run. A group of version 1 cannot be killed as a
-//! whole, so its limit on processes is set to 0, and then each member is killed. Only groups of version 2 are frozen
-//! until the reason for a kill is recorded. In version 1, a frozen process dies only once it is thawed, and the
-//! supervisor may be killed before it can thaw the group.
+//! If version 2 lacks the controllers, this module uses version 1. In version 1, each controller has its own tree of
+//! groups, so a leaf has a folder in each of two trees. A group of version 1 can have both members and children, so the
+//! supervisor and its workers stay where they are, and the group `home` only marks a live run. A group of version 1
+//! cannot be killed as a whole, so its limit on processes is set to 0, and then each member is killed. Before a kill, a
+//! group of version 2 is frozen until the reason is recorded. A group of version 1 is not frozen, because a frozen
+//! process in it dies only once it is thawed, and the supervisor may be killed before it can thaw the group.
 
 mod group;
 mod leaf;
@@ -51,7 +51,7 @@ pub enum CgroupError {
 }
 
 impl CgroupError {
-    /// Returns whether a process could not enter a group because it has ended.
+    /// Returns whether the error means that a process could not enter a group because the process has ended.
     pub fn is_of_a_dead_process(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::ESRCH))
     }
@@ -61,7 +61,7 @@ impl CgroupError {
     }
 }
 
-/// The most that is read of a file. The longest files are lists of members.
+/// The maximum number of bytes to read from a file. The longest files are lists of members.
 const FILE_BYTES: u64 = 64 << 10;
 
 fn read(path: &Path) -> Result<String, CgroupError> {
@@ -73,7 +73,7 @@ fn read(path: &Path) -> Result<String, CgroupError> {
     Ok(text)
 }
 
-/// Writes a value to a file of a group. Linux requires that it be written in a single call.
+/// Writes a value to a file of a group in a single call, as Linux requires.
 fn put(folder: &Path, name: &str, value: &str) -> Result<(), CgroupError> {
     let path = folder.join(name);
     std::fs::write(&path, value).map_err(CgroupError::io("write it", &path))

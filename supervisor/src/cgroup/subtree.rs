@@ -1,7 +1,9 @@
-//! Takes over the group in which the supervisor was started, and restores it.
+//! Takes over the control group in which the supervisor was started, creates leaves below this group, and restores the
+//! group at the end.
 //!
-//! A supervisor first removes the groups that a killed supervisor left. In groups of its own run, it kills the members
-//! first. It removes a group of another run only if the group is empty and that run is not alive.
+//! When a supervisor takes over a group, it removes the groups that killed supervisors left there. In groups of its own
+//! run, it kills the members first. It removes a group of another run only if the group is empty and that run is not
+//! alive.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,10 +20,11 @@ const PREFIX: &str = "opt-run-";
 const HOME: &str = "home";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// How long to wait until a group can be removed. A killed process leaves its group within milliseconds, unless it
-/// hangs in a system call. The timeout is short in tests, because plain folders with files never become empty.
+/// hangs in a system call. In tests, the timeout is short, because they use plain folders with files, which never
+/// become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
-/// At most this many entries of a folder are examined.
+/// The maximum number of entries of a folder to examine.
 const MAX_ENTRIES: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,12 +32,12 @@ pub struct StartGroup {
     pub group: Group,
     /// Whether this is the highest group that the process can see. If so, no service manager is above it.
     pub topmost: bool,
-    /// The folder in which a service manager marks the group as delegated.
+    /// The folder whose attributes show whether a service manager has delegated the group.
     pub delegation: PathBuf,
 }
 
-/// The group in which the supervisor was started, taken over by this run. Dropping this value restores the group. In
-/// version 2, the controllers stay enabled if groups of other runs need them.
+/// The group in which the supervisor was started, after this run has taken it over. Dropping this value restores the
+/// group. In version 2, the controllers stay enabled if groups of other runs need them.
 #[derive(Debug)]
 pub struct Subtree {
     start: Group,
@@ -43,13 +46,13 @@ pub struct Subtree {
     enabled: Vec<&'static str>,
     /// Leaves that are no longer used, but are not empty yet.
     dying: Vec<Leaf>,
-    /// Held for as long as the run is alive, so that other supervisors do not remove its groups.
+    /// The marks of this run, which are held while it is alive so that other supervisors do not remove its groups.
     marks: Vec<Mark>,
 }
 
 impl Subtree {
-    /// Takes over `start`. `key` identifies the run among all live ones, and has no hyphen. `root` is `/` except in
-    /// tests. `pid` is that of this process, which is moved into a new group in version 2.
+    /// Takes over `start`. `key` identifies the run among all live runs, and contains no hyphen. `root` is `/` except
+    /// in tests. `pid` is the pid of this process, which is moved into a new group in version 2.
     pub fn take(root: &Path, start: &StartGroup, key: &str, pid: u32) -> Result<Self, CgroupError> {
         match &start.group {
             Group::Two { folder } => require_controllers(folder)?,
@@ -132,7 +135,7 @@ impl Subtree {
         Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)))
     }
 
-    /// Removes the leaf. If it still has members, kills them, and removes it later.
+    /// Removes a leaf. If it still has members, kills them, and removes the leaf later.
     pub fn give_back(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             let _ = busy.kill();
@@ -152,13 +155,13 @@ impl Subtree {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
 
-    /// Removes the groups that killed supervisors left. See the documentation of this module.
+    /// Removes the groups that killed supervisors left, as the documentation of this module describes.
     fn remove_stale_groups(&self) {
         for name in names_below(&self.start) {
             let Some(key) = key_of(&name) else { continue };
             let group = self.start.child(&name);
             if key == self.key {
-                // This supervisor has set the run's mark, so the one that created this group is dead.
+                // This supervisor has set the run's mark, so the supervisor that created this group is dead.
                 let is_home = group == self.home();
                 // In version 1, `home` has no members.
                 if !is_home || matches!(group, Group::Two { .. }) {
@@ -169,7 +172,7 @@ impl Subtree {
                 }
                 continue;
             }
-            // While these locks are held, the other run cannot begin.
+            // While these locks are held, no supervisor can begin or resume the other run.
             let not_set: Option<Vec<NotSet>> =
                 self.start.child(&home(key)).folders().map(NotSet::hold).collect();
             if not_set.is_some() {
@@ -205,7 +208,8 @@ impl Drop for Subtree {
                 return;
             }
         }
-        // A folder whose mark was not set belongs to another supervisor, or was not created.
+        // Remove only the folders whose mark was set. Any other folder belongs to another supervisor, or was not
+        // created.
         for mark in &self.marks {
             remove_with_timeout(|| remove(mark.folder()));
         }
@@ -225,7 +229,7 @@ fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
 
 /// Fails if the memory of groups below a group of version 1 does not count towards its limit.
 fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
-    // Since Linux 5.11, it always does.
+    // Since Linux 5.11, the memory of groups below always counts.
     match read(&memory.join("memory.use_hierarchy")) {
         Ok(text) if text.trim() == "0" => Err(CgroupError::NotHierarchical { path: memory.to_owned() }),
         _ => Ok(()),
@@ -236,7 +240,7 @@ fn home(key: &str) -> String {
     format!("{PREFIX}{key}-{HOME}")
 }
 
-/// Returns the key of the run that a group belongs to; `None` if no supervisor created the group.
+/// Returns the key of the run that a group belongs to, or `None` if no supervisor created the group.
 fn key_of(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PREFIX)?.split_once('-')?.0)
 }
@@ -248,7 +252,8 @@ fn names_below(group: &Group) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Calls `remove` until it succeeds, because a group may be busy for a moment. Gives up after `REMOVAL_TIMEOUT`.
+/// Calls `remove` repeatedly until it succeeds, because a group may be busy for a moment. Gives up after
+/// `REMOVAL_TIMEOUT`.
 fn remove_with_timeout(remove: impl Fn() -> bool) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !remove() && Instant::now() < deadline {
@@ -256,8 +261,9 @@ fn remove_with_timeout(remove: impl Fn() -> bool) {
     }
 }
 
-/// Returns whether groups may be created below `start`. For an ordinary user, Linux checks that when they are created.
-/// Root could write anywhere, so root uses a service manager's group only if it was delegated.
+/// Returns whether groups may be created below `start`. For an ordinary user, Linux checks the permission when they are
+/// created. Root could write anywhere, so for root this returns true for a service manager's group only if the group
+/// was delegated.
 fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
     let has_manager = root.join("run/systemd/system").is_dir();
     if start.topmost || !has_manager || !rustix::process::geteuid().is_root() {
@@ -278,7 +284,7 @@ mod tests {
 
     const LIMITS: LeafLimits = LeafLimits { memory: Bytes::mib(64), tasks: 4 };
 
-    /// A group of version 2 that is a plain folder.
+    /// Creates a plain folder that stands for a group of version 2.
     fn fake(controllers: &str) -> (tempfile::TempDir, StartGroup, PathBuf) {
         let root = tempfile::tempdir().expect("folder");
         let folder = root.path().join("group");
@@ -288,7 +294,7 @@ mod tests {
         (root, StartGroup { group, topmost: false, delegation: folder.clone() }, folder)
     }
 
-    /// A group of version 1 that is two plain folders.
+    /// Creates two plain folders that stand for a group of version 1.
     fn fake_of_version_1() -> (tempfile::TempDir, StartGroup) {
         let root = tempfile::tempdir().expect("folder");
         let [memory, pids] = ["memory", "pids"].map(|name| root.path().join(name));
@@ -447,8 +453,8 @@ mod tests {
     fn empty_groups_of_a_live_run_stay() {
         let (root, start) = fake_of_version_1();
         let live = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
-        // A leaf is empty until its process has entered it. This one exists only in the second tree, because names must
-        // be looked up in both trees.
+        // A leaf is empty until its process has entered it. This one exists only in the second tree, to check that
+        // names are looked up in both trees.
         for folder in start.group.child("opt-run-k1-w1-9").folders().skip(1) {
             std::fs::create_dir(folder).expect("folder");
         }

@@ -1,8 +1,8 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
-//! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time. Before a profile, however, all verifiers that kept memory or that must
-//! be replaced according to the plan are ended.
+//! A worker is due for replacement if it is too old, has held enough leases, or has kept too much memory. Such workers
+//! are replaced between leases, one at a time. Before a profile, however, all verifiers are ended that kept too much
+//! memory or that the plan requires to be replaced.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// No worker is free yet. For example, all of them are starting, being replaced or holding a lease.
+    /// No worker is free yet. For example, all of them are starting, are being replaced, or hold a lease.
     Coming,
 }
 
@@ -51,8 +51,8 @@ impl Backoff {
 
 impl Core {
     /// Returns a free worker for a lease. Workers that are due for replacement get no lease. One of them is replaced,
-    /// unless another replacement is in progress. If no worker is free or coming, starts one, provided that the lease
-    /// fits beside the current ones or the role has no other worker.
+    /// unless another replacement is in progress. If no worker is free or about to be free, starts one, provided that
+    /// the lease fits beside the current leases or that the role has no other worker.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -65,7 +65,7 @@ impl Core {
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
             match recycle::reason_to_replace(&settings, &it.usage(now)) {
-                // The next sample shows how much memory the worker really kept.
+                // Wait for the next sample, which shows how much memory the worker really kept.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
                 Some(_) if !self.none_is_being_replaced() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a lease fits beside the current ones. If it does not, reports that once per job.
+    /// Returns whether a lease fits beside the current leases. If it does not fit, reports this once per job.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
         self.policy_once(
@@ -115,14 +115,15 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers that kept memory.
-    /// Also ends those that the plan requires to end, for example because together they have validated a lot. The
-    /// profile waits until they are gone and every other verifier has been sampled since its last lease. It also waits
-    /// while a verifier is starting or a worker is ending, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers that kept too much
+    /// memory, and those that the plan requires to end, for example because the verifiers together have validated many
+    /// bytes. The profile waits until these verifiers are gone, and until every other verifier has been sampled since
+    /// its last lease. It also waits while a verifier is starting or a worker is ending, because nothing may run beside
+    /// a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
-        // Runners that a dead worker left behind stay charged, but the wait for them is limited.
+        // Runners that a dead worker left behind stay charged, but a profile does not wait for those that are overdue.
         let mut waiting = self.orphans.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
         let verifiers: Vec<WorkerId> =
             self.workers.iter().filter(|(_, it)| it.role == Role::Verifier).map(|(&id, _)| id).collect();
@@ -183,7 +184,7 @@ impl Core {
     /// While verifiers work, replaces an idle profiler that is due for replacement. Otherwise the first profile would
     /// wait for the old profiler to end and for a new one to start.
     fn replace_profiler_if_due(&mut self, now: Moment, index: usize) {
-        // There is at most one profiler. If it is idle, all leases are held by verifiers.
+        // There is at most one profiler. If it is idle, verifiers hold all the leases.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
         if !verifying || !self.jobs[index].roster.has_exclusive_steps() || !self.none_is_being_replaced() {
             return;
@@ -200,8 +201,8 @@ impl Core {
         }
     }
 
-    /// Returns the role of the worker that the job will need next and that does not exist yet. `None` unless only
-    /// verifiers hold leases.
+    /// Returns the role of the worker that the job will need next, if no such worker exists yet. Returns `None` if no
+    /// lease is held, or if the profiler holds one.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {

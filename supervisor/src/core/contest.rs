@@ -1,4 +1,4 @@
-//! Decides which candidates of a job are timed further, from the times so far.
+//! Decides, from the times measured so far, which candidates of a job are timed further.
 //!
 //! ```text
 //!            clearly slower than another candidate
@@ -17,14 +17,16 @@ use super::event::Stage;
 use super::roster::{Roster, is_worth_confirming};
 use super::unit::Unit;
 
-/// How many of the fastest candidates are confirmed. Only candidates that are faster than the baseline count.
+/// How many of the fastest candidates are confirmed. Candidates that are not faster than the baseline are never
+/// confirmed.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 pub(super) struct Contest {
-    /// The highest of all lower bounds of speed-ups; the baseline's is 1. Zero if there is no baseline.
+    /// The highest of the lower bounds of all speed-ups, including the baseline's, which is 1. Zero if there is no
+    /// baseline.
     highest_lower_bound: f64,
     /// The lowest speed-up among the `MAX_CONFIRMED` fastest candidates that are worth confirming or have ended. Slower
-    /// ones are not confirmed. `None` if there are fewer such candidates.
+    /// candidates are not confirmed. `None` if there are fewer than `MAX_CONFIRMED` such candidates.
     slowest_confirmed: Option<f64>,
 }
 
@@ -40,8 +42,8 @@ impl Contest {
         }
     }
 
-    /// Returns whether the current step of `unit` is worth running: false for a profile or a confirmation that could
-    /// not change which candidate wins.
+    /// Returns whether the current step of `unit` is worth running. Returns false for a profile or a confirmation that
+    /// could not change which candidate wins.
     pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
@@ -55,8 +57,9 @@ impl Contest {
         }
     }
 
-    /// Returns the reason why a unit is not profiled, or not confirmed because its interval is too wide. If the unit is
-    /// not among the fastest, or not faster than the baseline, it is not confirmed either, and the text is empty.
+    /// Returns why a unit is not profiled or not confirmed, as a text for the user. A unit that is not confirmed
+    /// because it is not among the fastest, or not faster than the baseline, needs no explanation, so its text is
+    /// empty.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(

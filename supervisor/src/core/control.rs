@@ -1,7 +1,7 @@
-//! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
+//! Handles the requests that users make during a run. Each request is one event and gets exactly one answer.
 //!
-//! Also keeps track of what remains to be done after the answer: a pause, workers to replace after their leases,
-//! running units to end.
+//! Some requests have effects that last beyond the answer: a pause, workers to replace after their leases, and running
+//! units to end. `PendingRequests` keeps track of these.
 
 mod view;
 
@@ -25,7 +25,7 @@ pub const CANCELLED: &str = "cancelled by the user";
 /// The reason that is recorded for an attempt whose worker a user recycled.
 const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 
-/// Requests that were accepted and have not been carried out yet.
+/// The requests that were accepted but are not completed yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRequests {
     paused: bool,
@@ -33,7 +33,7 @@ pub(super) struct PendingRequests {
     stays_open: bool,
     /// Workers to replace after their current lease.
     recycle: BTreeSet<WorkerId>,
-    /// Running units that end with their current attempt.
+    /// Running units that were cancelled. They end with their current attempt.
     cancelled: BTreeSet<UnitId>,
 }
 
@@ -130,7 +130,8 @@ impl Core {
         }
     }
 
-    /// Replaces the workers whose leases have ended since a user asked for it. It must run before anything is granted.
+    /// Replaces those workers that a user asked to replace and whose leases have ended by now. Call this function
+    /// before granting any lease.
     pub(super) fn carry_out_requests(&mut self, now: Moment) {
         let requested = std::mem::take(&mut self.pending.recycle);
         for worker in requested {
@@ -146,7 +147,8 @@ impl Core {
         }
     }
 
-    /// Handles an attempt that a user ended. It does not count as a loss. Returns false for any other attempt.
+    /// Handles an attempt that a user ended, which does not count as a loss. Returns false if the attempt ended for
+    /// another reason.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.pending.cancelled.remove(&id) {
@@ -298,7 +300,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the run is open and has jobs that are not over, all of which follow other jobs.
+    /// Returns whether the run is open, and has unfinished jobs that all come after other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
         self.pending.stays_open
@@ -306,8 +308,8 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// Returns the reason to record if the run ends now. An open run that has nothing left to do counts as finished,
-    /// not as interrupted.
+    /// Returns the reason to record if the run ends now. An open run that has nothing left to do is recorded as
+    /// finished, not as interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

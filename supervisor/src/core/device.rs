@@ -1,4 +1,4 @@
-//! The state of the device.
+//! Tracks whether the device can be used: whether dead workers have given back its memory, and whether it is lost.
 //!
 //! ```text
 //!            a worker that used it has ended         not back in time (device_not_returned)
@@ -7,10 +7,10 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Unattributed memory is used device memory that belongs to no process that this run can see. A dead worker's memory
-//! is back when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. While
-//! the device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`, `without_device` handles
-//! these steps.
+//! Unattributed memory is used device memory that belongs to no process that this run can see. The memory of a dead
+//! worker is back when NVML no longer lists the worker's processes and unattributed memory has fallen to about its
+//! earlier level. While the device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`,
+//! `without_device` handles these steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,30 +26,31 @@ use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 
-/// How long the device memory of a dead worker may take to come back. Some drivers take minutes, which is too long for
-/// a run to wait.
+/// How long the run waits for the device memory of a dead worker to come back. Some drivers take minutes, which is too
+/// long for a run to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How far above its earlier level unattributed memory may stay: drivers keep some for the next context.
+/// How far unattributed memory may stay above its earlier level, because drivers keep some memory for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// An attempt that was ended for holding more on the device than its lease reserved is repeated up to this many times,
-/// in a fresh worker. After that, the unit is blamed.
+/// An attempt that was ended because it held more device memory than its lease reserved is repeated up to this many
+/// times, in a fresh worker. After that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    /// Why the device is lost, if it is.
+    /// The reason why the device is lost. `None` if it is not lost.
     lost: Option<String>,
     /// The dead workers whose device memory has not been freed yet.
     unreturned: BTreeMap<WorkerId, Unreturned>,
     /// Whether the device has been sampled.
     is_watched: bool,
-    /// The unattributed memory in the last sample with no worker on the device and no memory of ended workers left.
+    /// The unattributed memory in the last sample in which no worker used the device and all memory of dead workers was
+    /// back.
     idle_unattributed: Option<Bytes>,
-    /// Whether it was reported that other programs use the device.
+    /// Whether the policy log already says that other programs use the device.
     others_reported: bool,
-    /// Whether it was reported that the device is busy without a listed process.
+    /// Whether the policy log already says that the device is busy although no process is listed.
     busy_reported: bool,
 }
 
@@ -163,7 +164,7 @@ impl Core {
             sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
         // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. The
-        // growth of unattributed memory then has no meaning, and counts as zero.
+        // growth of unattributed memory then means nothing, so it is taken to be zero.
         let all_live_listed = on_device().all(|id| live_listed.contains(&id));
         let unattributed_growth = match (sample.unattributed, self.device.idle_unattributed) {
             (Some(current), Some(idle)) if all_live_listed => current - idle,
@@ -174,7 +175,7 @@ impl Core {
         for (&worker, it) in &mut self.device.unreturned {
             match dead_listed.get(&worker) {
                 Some(&bytes) => it.bytes = bytes,
-                // A worker that no sample listed has no figure of its own.
+                // No sample has listed this worker, so its memory is not known separately.
                 None if KEPT_BY_DRIVER < unattributed_growth && it.bytes == Bytes::ZERO => {
                     it.bytes = unattributed_growth;
                 }
@@ -232,7 +233,7 @@ impl Core {
         self.device.busy_reported = busy.is_some();
     }
 
-    /// Records a dead worker whose device memory has to come back.
+    /// Records a dead worker, if it used the device, so that the run waits for its device memory to come back.
     pub(super) fn left_the_device(&mut self, now: Moment, worker: WorkerId, it: &Worker) {
         if it.on_device && self.device.is_watched && self.device.lost.is_none() {
             let bytes = it.demand().device;
@@ -271,7 +272,8 @@ impl Core {
         }
     }
 
-    /// Kills the workers whose leases use the device. `without_device` handles the units that need it.
+    /// Handles the loss of the device. Kills the workers whose leases use it. `without_device` then handles the units
+    /// that need it.
     pub(super) fn device_lost(&mut self, why: String) {
         if self.device.lost.is_some() {
             return;
@@ -301,7 +303,7 @@ impl Core {
         }
     }
 
-    /// Returns whether a worker that used the device is ending. Its device memory comes back only after its death.
+    /// Returns whether any worker that used the device is ending. Its device memory comes back only after its death.
     pub(super) fn worker_is_leaving_the_device(&self) -> bool {
         let is_leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
         self.workers.values().any(|it| it.on_device && is_leaving(it))
@@ -311,7 +313,7 @@ impl Core {
         self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
     }
 
-    /// Returns the reason why the device cannot be used, if it cannot.
+    /// Returns the reason why the device cannot be used, or `None` if it can be used.
     pub(super) fn no_device(&self) -> Option<String> {
         match self.device.state() {
             DeviceState::Usable | DeviceState::Returning => None,
@@ -323,9 +325,10 @@ impl Core {
         }
     }
 
-    /// Handles a step whose device cannot be used. A screening or a confirmation is left out. Any other step is put off
-    /// once, until nothing else is left to do, because a device that is quarantined or in use may come back. If the
-    /// unit was put off before, or if the device is lost, the unit ends.
+    /// Handles a step that needs the device while it cannot be used. If the step is a screening or a confirmation, the
+    /// unit continues without it. Otherwise the unit is put off once, until nothing else is left to do, because a
+    /// device that is quarantined or in use may become usable again. If the unit was put off before, or if the device
+    /// is lost, the unit ends.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);
@@ -342,8 +345,8 @@ impl Core {
         }
     }
 
-    /// Handles an attempt that was ended because the run exceeded its device ceiling. The unit is blamed only if the
-    /// attempt held more than its lease reserved, and an earlier attempt did so too.
+    /// Handles an attempt that was ended because the run exceeded its device ceiling. The unit is blamed only if both
+    /// this attempt and an earlier one held more than their leases reserved.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =

@@ -1,4 +1,4 @@
-//! Corrects the memory predictions of a job's stages: measurements raise what later leases reserve.
+//! Raises the reservations of later leases if attempts owed more memory than predicted.
 //!
 //! Reservations are never lowered, because the next candidate may owe more than the last one.
 
@@ -11,15 +11,15 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// What is added to the highest measurement, because the next candidate may owe more.
+/// The margin that is added to the highest measurement, in per cent, because the next candidate may owe more.
 const MARGIN_PERCENT: u64 = 10;
 
-/// The peaks that exceeded their reservations, each with its margin.
+/// The highest peak that exceeded its reservation, for each stage of a job. The margin is included.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 
 impl Estimates {
-    /// Notes the peak of an attempt. Returns true if it makes later leases of the job and stage reserve more.
+    /// Records the peak of an attempt. Returns true if this peak makes later leases of the job and stage reserve more.
     pub(crate) fn observe(&mut self, job: JobId, stage: Stage, reserved: Bytes, peak: Bytes) -> bool {
         if peak <= reserved {
             return false;
@@ -31,8 +31,8 @@ impl Estimates {
         is_raised
     }
 
-    /// Returns what a lease reserves. On the host, this is the predicted demand of the step. If the highest peak that
-    /// exceeded a reservation is higher, with its margin, the lease reserves that instead.
+    /// Returns the memory that a lease reserves. On the host, this is the larger of the step's predicted demand and the
+    /// highest peak that exceeded a reservation, with its margin.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);

@@ -1,4 +1,4 @@
-//! The events that the core handles, and the actions that it returns.
+//! Defines the events that the core handles, and the actions that it returns.
 //!
 //! Events come from the driver's sources (workers, samples, signals, the clock). The driver carries out the actions.
 //! Both are plain data: figures, names, texts and reports, without descriptors or handles.
@@ -16,7 +16,7 @@ use super::recycle::RecycleReason;
 pub use super::request::{Answer, Control};
 use super::spec::UnitSpec;
 
-/// Time since the run started, from a monotonic clock.
+/// A time, given as the time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +25,8 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker was not started, sent no valid hello, or could not be watched. If `alive` is set, it must be killed,
-    /// and `WorkerGone` follows.
+    /// A worker was not started, sent no valid hello, or could not be watched. If `alive` is set, the worker must be
+    /// killed, and `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
@@ -42,14 +42,14 @@ pub enum Event {
     OrphansEnded {
         worker: WorkerId,
     },
-    /// A worker has started a runner, which waits for `Action::AllowRunner`. In all events and actions, compilers count
-    /// as runners.
+    /// A worker has started a runner, which waits for `Action::AllowRunner`. In all events and actions, a compiler is
+    /// also called a runner.
     RunnerStarted {
         worker: WorkerId,
         lease: LeaseId,
         pid: u32,
         limit: Bytes,
-        /// The size of the memory files that it maps.
+        /// The total size of the memory files that the runner maps.
         shared: Bytes,
     },
     /// A worker asks for its runner to be killed.
@@ -89,12 +89,13 @@ pub enum Event {
     },
     /// The operating system reports that processes on this machine are waiting for memory.
     Pressure,
-    /// A reading of what is left for builds: disk space, files and processes.
+    /// A reading of the room that is left for builds: disk space, files and processes.
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user interrupted the run. The first interrupt drains, the next one kills. If an open run has only replays
-    /// left to do, the first interrupt starts these, and the next two drain and kill.
+    /// The user interrupted the run. The first interrupt drains the run, and the second kills everything. If an open
+    /// run has only replays left to do, the first interrupt starts the replays, the second drains the run, and the
+    /// third kills everything.
     Interrupt,
     /// The reason for killing a worker has been recorded, and the signal has been sent.
     KillSent {
@@ -107,10 +108,10 @@ pub enum Event {
     },
     /// The database has written all waiting rows.
     StoreBack {
-        /// The number of sample blocks that were dropped in the meantime.
+        /// The number of blocks of samples that were dropped while the database did not accept rows.
         samples_dropped: u64,
     },
-    /// Time has passed; nothing else happened.
+    /// Time has passed, and nothing else has happened.
     Tick,
 }
 
@@ -120,7 +121,7 @@ pub struct Sample {
     pub supervisor_owed: Bytes,
     /// `MemAvailable`; `None` if it could not be read.
     pub available: Option<Bytes>,
-    /// `MemFree`, which unlike `MemAvailable` contains no estimate. It is only reported.
+    /// `MemFree`, which unlike `MemAvailable` contains no estimate. It is reported, but no decision depends on it.
     pub free: Option<Bytes>,
     /// `VmSwap` of the supervisor and all sampled processes, without the descendants of compilers.
     pub swapped: Bytes,
@@ -129,22 +130,24 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files. For a worker, the memory
-    /// files that it holds are included. Memory that a runner shares with a living zygote counts for the zygote only.
+    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files. For a worker, this
+    /// includes the memory files that it holds. Memory that a runner shares with a living zygote counts only for the
+    /// zygote.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// Living processes of this run that hold memory on the device.
+    /// The living processes of this run that hold memory on the device, with the memory that each holds.
     pub processes: Vec<(Process, Bytes)>,
-    /// The ended workers with a process that NVML still lists (the worker or a runner), and the memory that they hold.
+    /// The workers that have ended although NVML still lists one of their processes (the worker itself or a runner),
+    /// and the memory that these processes hold.
     pub left: Vec<(WorkerId, Bytes)>,
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// Used memory that belongs to no process that this run can see. `None` if it is unknown.
+    /// The used memory that belongs to no process that this run can see. `None` if the amount is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
@@ -152,7 +155,7 @@ pub struct DeviceSample {
     pub utilisation: Option<u32>,
 }
 
-/// A runner is identified by its worker and its pid.
+/// A process of this run. A runner is identified by its worker and its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
@@ -172,9 +175,9 @@ impl Process {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// An answer to `Action::Wanted`. `more` means that the source may be asked again.
+    /// The source answers `Action::Wanted`. If `more` is set, the source may be asked again.
     Asked { more: bool },
-    /// Units that were not asked for, such as users' submissions.
+    /// The source offers units that it was not asked for, such as users' submissions.
     Unasked,
 }
 
@@ -203,19 +206,20 @@ pub enum Action {
         order: Order,
         attempt: u32,
         reserved: Bytes,
-        /// The largest batch of entries that share a runner or are timed together; for a build, the compiler's memory.
+        /// The maximum size of a batch of entries that share a runner or are timed together. For a build, the memory
+        /// that the compiler may use.
         batch: Option<Bytes>,
-        /// The most memory that the worker may allocate on its device.
+        /// The maximum amount of memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take if the job's remaining budget is shared equally by all units that still have
-        /// a timed step.
+        /// How long a timed step may take. The job's remaining budget is shared equally by all units that still have a
+        /// timed step.
         share: Duration,
     },
     /// Tells an idle worker to exit.
     Shutdown {
         worker: WorkerId,
     },
-    /// Kills a worker, as soon as the reason is on disk.
+    /// Kills a worker as soon as the reason for the kill is on disk.
     KillWorker {
         worker: WorkerId,
         reason: KillReason,
@@ -230,7 +234,7 @@ pub enum Action {
         pid: u32,
         reason: KillReason,
     },
-    /// Lets a worker reap a dead runner. `killed` is set if the core ordered the kill.
+    /// Lets a worker reap a dead runner. If the core ordered to kill the runner, `killed` is the reason.
     MayReap {
         worker: WorkerId,
         pid: u32,
@@ -274,7 +278,7 @@ pub enum Action {
     Answered(Answer),
     /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// The run is over. Workers that do not end are not waited for.
+    /// The run is over. The driver does not wait for workers that have not ended.
     Stop {
         reason: StopReason,
     },
@@ -282,9 +286,9 @@ pub enum Action {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
-    /// The report counts.
+    /// The attempt ended with a valid report, which counts.
     Accepted(Box<Report>),
-    /// The unit is not to blame, and the attempt is repeated.
+    /// The attempt ended through no fault of the unit, and is repeated.
     Retried { why: String, blame: Blame },
     /// The attempt has no result and is not repeated, because no attempts are left, the user cancelled the unit, or the
     /// device was lost.
@@ -331,7 +335,7 @@ pub struct PolicyRow {
     pub numbers: Vec<(&'static str, u64)>,
 }
 
-/// Measurements of one worker during one lease.
+/// The measurements of one worker during one lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhaseRow {
     pub order: Order,

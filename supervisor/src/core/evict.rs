@@ -1,4 +1,4 @@
-//! Ends idle workers to make room for a lease, and at the end of a run.
+//! Ends idle workers, either to make room for a lease or because the run ends.
 //!
 //! `pressure` decides what to do if a limit on memory is exceeded or Linux reports memory pressure.
 
@@ -43,8 +43,8 @@ impl Core {
         idle
     }
 
-    /// Handles a lease that the ledger refused. Ends as many idle workers, spares first, as the lease needs. If ending
-    /// all of them would not be enough, ends none. The lease waits in any case.
+    /// Handles a lease that the ledger refused. Ends as many idle workers as needed to make room for the lease, spares
+    /// first. If ending all of them would not be enough, ends none. The lease waits in any case.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -72,8 +72,8 @@ impl Core {
             Refusal::Ceiling { scope, charged, wanted, ceiling } => {
                 let part = |demand| scope.part_of(demand);
                 let mut held: Vec<_> = others.map(|it| (it, part(self.ledger.charge(it)))).collect();
-                // The worker that would get this lease may have kept too much memory for it. An unused worker is not
-                // replaced, because its successor would owe the same.
+                // The worker that would get this lease may have kept more memory than the lease demands. A worker that
+                // has held no lease is not replaced, because its successor would owe the same.
                 if self.workers.get(&worker).is_some_and(|it| 0 < it.leases) {
                     held.push((worker, part(self.ledger.measured(worker)) - part(demand)));
                 }
@@ -106,8 +106,8 @@ impl Core {
         }
     }
 
-    /// Tells the user that nothing runs, if a lease waits for memory that other processes hold and no other lease is
-    /// held.
+    /// Tells the user that nothing is running, if a lease waits for memory that other processes hold and no other lease
+    /// is held.
     fn tell_of_idle_wait(&mut self, refusal: &Refusal) {
         if self.workers.values().any(|it| it.lease().is_some()) {
             return;
@@ -119,8 +119,8 @@ impl Core {
         self.policy("idle_wait", reason, refusal.numbers());
     }
 
-    /// Returns the memory that comes back without further orders, from workers that are ending or have left runners
-    /// behind.
+    /// Returns the memory that will be freed without further orders, by workers that are ending and by runners that
+    /// dead workers left behind.
     fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let orphans = self.orphans.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Returns whether all workers and their runners have ended. Those whose timeout has expired do not count.
+    /// Returns whether all workers and their runners have ended. Processes whose timeout has expired are ignored.
     pub(super) fn all_have_ended(&self) -> bool {
         self.workers.values().all(|it| it.overdue) && self.orphans.values().all(|it| it.overdue)
     }

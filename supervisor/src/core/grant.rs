@@ -1,4 +1,4 @@
-//! Decides what is started next. Only this file grants leases.
+//! Decides which step is started next, and grants its lease. No other file grants leases.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::worker::{Lease, State};
 use super::{Core, Ending};
 
 enum OrderResult {
-    /// The order is dropped: its unit has ended, was put off, or goes on with its next step.
+    /// The order is dropped, because its unit has ended, was put off, or continues with its next step.
     Refused,
     Granted,
     MustWait,
@@ -68,8 +68,8 @@ impl Core {
             if self.advance_turn(now) {
                 return;
             }
-            // If a unit that never fits was the last of its turn, the next turn begins. If a job was closed, the jobs
-            // after it may begin.
+            // Repeat if the turn or the set of finished jobs has changed. If the last unit of a turn ended because it
+            // never fits, the next turn begins. If a job was closed, the jobs after it may begin.
             if self.turn_and_jobs_done() == before && !self.begin_the_second_pass() {
                 return;
             }
@@ -164,8 +164,8 @@ impl Core {
         }
     }
 
-    /// Returns how long a timed step may take. All units that still have a timed step share the job's remaining budget
-    /// equally.
+    /// Returns how long a timed step may take. The job's remaining budget is shared equally by all units that still
+    /// have a timed step.
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
@@ -251,8 +251,8 @@ impl Core {
                 return OrderResult::MustWait;
             }
         }
-        // The unit fitted when it was added. If no way fits now, the ceiling was lowered or the supervisor's
-        // reservation was raised, so waiting would not help.
+        // The unit fitted when it was added. If no way fits now, the ceiling has been lowered or the supervisor's
+        // reservation has been raised since, so waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let smallest = self.unit(unit).step().least(beside.is_some());
             let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
@@ -282,14 +282,14 @@ impl Core {
         OrderResult::Granted
     }
 
-    /// Returns whether this step must wait for a running one, because one of the two must run alone.
+    /// Returns whether a step must wait for a running step, because one of the two must run alone.
     fn conflicts(&self, is_exclusive: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| is_exclusive || self.unit(lease.order.unit).step().exclusive)
     }
 
-    /// Returns the first way that could ever be granted, and what it demands. Ways whose attempts ended for lack of
-    /// memory are left out, unless none would remain.
+    /// Returns the first way that could ever be granted, and the memory that it demands. Ways whose attempts ended for
+    /// lack of memory are left out, unless no way would remain.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
@@ -297,8 +297,8 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// Returns what a way demands; `None` if it could never be granted. Measurements raise the demand only if the
-    /// raised demand could still be granted.
+    /// Returns the memory that a way demands, or `None` if it could never be granted. Measurements of earlier attempts
+    /// raise the demand, but only if the raised demand could still be granted.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {
@@ -308,7 +308,8 @@ impl Core {
         Some(if self.ledger.never_fits(learned).is_some() { plain } else { learned })
     }
 
-    /// Grants the first way after `from` for which the machine has memory now. Returns it and what it demands.
+    /// Grants the first way after `from` for which the machine has enough memory now. Returns this way and the memory
+    /// that it demands.
     fn grant_smaller_way(
         &mut self,
         worker: WorkerId,
@@ -419,7 +420,7 @@ impl Core {
     }
 }
 
-/// Returns whether a stage makes no sense without the baseline.
+/// Returns whether a stage is useless without the baseline.
 fn needs_baseline(stage: Stage) -> bool {
     matches!(stage, Stage::Screen | Stage::Confirm)
 }

@@ -21,13 +21,13 @@ pub(crate) struct Job {
     pub(crate) baseline: Option<UnitId>,
     pub(crate) supply: Supply,
     pub(crate) done: bool,
-    /// The time spent on its timed steps so far.
+    /// The time that the job's timed steps have taken so far.
     pub(crate) timed: Duration,
     pub(crate) roster: Roster,
     pub(crate) fitting: Fitting,
 }
 
-/// What `refuse_units_that_never_fit` has checked so far.
+/// Records which units `refuse_units_that_never_fit` has checked, and under which limits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.
@@ -70,9 +70,10 @@ pub(crate) enum Next {
     },
     /// A running step must end first.
     Wait,
-    /// The remaining units need no more timing.
+    /// The remaining units need no more timing, so they end with the times that they have.
     Settle,
-    /// Units were put off or held, wait for another turn, or may still be offered.
+    /// Nothing can be served now, but more may follow: units were put off or held back, wait for another turn, or may
+    /// still be offered.
     Later,
     /// All units have ended, and no more can come.
     Done,
@@ -80,7 +81,7 @@ pub(crate) enum Next {
 
 /// Returns what a job's units need next. The waiting units at the earliest stage come first. Several units can be
 /// served at the same time if there are workers for them. Units that must run alone are served one by one, the fastest
-/// first. If units come in turns, `turn` is the current one. If `holds_builds` is set, builds wait. Steps that are
+/// first. If units come in turns, `turn` is the current turn. If `holds_builds` is set, builds wait. Steps that are
 /// timed beside the baseline wait while the baseline's build waits, or while the baseline is put off.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
@@ -114,7 +115,8 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
         return if roster.has_running() {
             Next::Wait
         } else if parked && !put_off {
-            // While units are put off, their outcome may still change which candidates are parked.
+            // Parked candidates do not end while units are put off, because the outcome of those units may still change
+            // which candidates are parked.
             Next::Settle
         } else if later || put_off {
             Next::Later

@@ -1,9 +1,12 @@
-//! The memory ledger. It charges workers for their leases, and decides whether another lease fits.
+//! Keeps the memory ledger, which charges workers for their leases and decides whether another lease fits.
 //!
-//! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
-//! to owe. The charge ends when the worker and its runners have ended and the device has returned their memory.
-//! Invariant at every grant: the sum of all charges and the new lease is at most the ceiling, and the machine keeps its
-//! floor. If host and device share one memory, the sum of both must be at most the smaller of the two ceilings.
+//! A worker's charge is the larger of two amounts: the memory that its lease reserves, and the memory that the worker
+//! and its runners owed when they were last measured. The charge ends when the worker and its runners have ended and
+//! the device has returned their memory.
+//!
+//! Whenever a lease is granted, the sum of all charges and the new lease is at most the ceiling, and the machine's
+//! available memory does not fall below the floor. If host and device share one memory, the amounts on both together
+//! must not exceed the smaller of the two ceilings.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +65,7 @@ pub struct Ceilings {
     pub unified: bool,
 }
 
-/// The sum that a ceiling limits.
+/// The kind of memory that a ceiling limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CeilingScope {
     Host,
@@ -72,7 +75,7 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
-    /// Returns the part of an amount that the ceiling limits.
+    /// Returns the part of a demand that the ceiling limits.
     pub fn part_of(self, demand: Demand) -> Bytes {
         match self {
             Self::Host => demand.host,
@@ -111,7 +114,8 @@ impl Ceilings {
         sums.into_iter().flatten()
     }
 
-    /// Returns the first ceiling that is exceeded: its scope, the sum, and the ceiling.
+    /// Returns the first ceiling that a demand exceeds, as its scope, the demanded amount in this scope, and the
+    /// ceiling.
     pub fn over(self, demand: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         self.sums(demand).find(|&(_, sum, ceiling)| ceiling < sum)
     }
@@ -128,15 +132,15 @@ impl Account {
         self.reserved.max(self.measured)
     }
 
-    /// Returns the host memory that is reserved and not owed yet. If host and device share one memory, the device's is
-    /// included.
+    /// Returns the host memory that is reserved but not owed yet. If host and device share one memory, the device
+    /// memory is included.
     fn outstanding(self, unified: bool) -> Bytes {
         let missing = self.reserved - self.measured;
         if unified { missing.sum() } else { missing.host }
     }
 }
 
-/// The limits that do not depend on what else is running.
+/// The limits that decide whether a lease can ever fit. They do not depend on what else is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     ceilings: Ceilings,
@@ -149,10 +153,10 @@ pub struct Ledger {
     floor: Bytes,
     /// The minimum charge for the supervisor.
     min_supervisor: Bytes,
-    /// What the supervisor owed when it was last measured.
+    /// The memory that the supervisor owed when it was last measured.
     supervisor: Bytes,
     accounts: BTreeMap<WorkerId, Account>,
-    /// The machine's MemAvailable when it was last read.
+    /// The last known value of the machine's `MemAvailable`.
     available: Option<Bytes>,
     /// The free memory of the device. `None` if the device shares the host's memory, or was not queried.
     device_free: Option<Bytes>,
@@ -160,11 +164,11 @@ pub struct Ledger {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The charges and the lease together exceed a ceiling.
+    /// The charges and the new lease together would exceed a ceiling.
     Ceiling { scope: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
     /// The machine's available memory would fall below the floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
-    /// Other processes hold the missing memory on the device.
+    /// The device does not have enough free memory, because other processes hold it.
     DeviceInUse { free: Bytes, wanted: Bytes },
 }
 
@@ -233,7 +237,7 @@ impl Ledger {
         self.ceilings.host = ceiling;
     }
 
-    /// Raises the supervisor's minimum charge, because it has more records to keep.
+    /// Raises the supervisor's minimum charge, because the supervisor has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
         self.min_supervisor += by;
     }
@@ -246,7 +250,8 @@ impl Ledger {
         self.min_supervisor
     }
 
-    /// Returns the larger of what is reserved for the supervisor and what it owes, as for a worker.
+    /// Returns the supervisor's charge, which is the larger of what is reserved for it and what it owes, as for a
+    /// worker.
     fn supervisor_charge(&self) -> Demand {
         Demand::host(self.supervisor.max(self.min_supervisor))
     }
@@ -281,7 +286,8 @@ impl Ledger {
         self.device_free = free;
     }
 
-    /// Returns what the supervisor and all workers owe, as measured, regardless of reservations.
+    /// Returns the memory that the supervisor and all workers owe according to the last measurements, regardless of
+    /// reservations.
     pub fn owed(&self) -> Demand {
         Demand::host(self.supervisor) + self.accounts.values().map(|account| account.measured).sum()
     }
@@ -295,13 +301,13 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
 
-    /// Returns what a worker is charged, which is what its end would free.
+    /// Returns a worker's charge, which is the amount that its end would free.
     pub fn charge(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }
 
-    /// Checks whether a worker may reserve `wanted` in place of what it has reserved so far. For a worker that does not
-    /// exist yet, `worker` is `None`.
+    /// Checks whether a worker may reserve `wanted` in place of its current reservation. For a worker that does not
+    /// exist yet, pass `None`.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
         let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - account.charge();
@@ -312,8 +318,8 @@ impl Ledger {
             return Err(Refusal::Ceiling { scope, charged, wanted, ceiling });
         }
         if let Some(available) = self.available {
-            // The worker's current memory is not part of `available`. Memory that is reserved for others but not yet in
-            // use is part of `available`, and must be kept for them.
+            // The memory that this worker owes now is not part of `available`. Memory that other workers have reserved
+            // but do not use yet is part of `available`, and must be kept for them.
             let unified = self.ceilings.unified;
             let promised: Bytes = self
                 .accounts
@@ -339,7 +345,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Reserves `wanted` for a worker, in place of what it had reserved, if `admits` allows it.
+    /// If `admits` allows it, reserves `wanted` for a worker in place of its current reservation.
     pub fn grant(&mut self, worker: WorkerId, wanted: Demand) -> Result<(), Refusal> {
         self.admits(Some(worker), wanted)?;
         self.accounts.entry(worker).or_default().reserved = wanted;
@@ -353,10 +359,10 @@ impl Ledger {
         }
     }
 
-    /// Returns the ceiling that a lease would exceed even if only the supervisor were charged besides it: its scope,
-    /// the sum, and the ceiling. `None` if the lease can fit.
+    /// Returns the ceiling that a lease would exceed even if nothing but the lease and the supervisor were charged, as
+    /// its scope, the sum of the two charges, and the ceiling. `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
-        // The supervisor may owe less later, so only its reservation counts here.
+        // Use only the supervisor's reservation here, because the memory that it owes may become less.
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
     }
 

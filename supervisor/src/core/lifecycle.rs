@@ -1,7 +1,7 @@
-//! The start and end of workers and runners, and the classification of their ends.
+//! Starts and ends workers and runners, and classifies the ways in which workers end.
 //!
-//! All kills that the core orders go through `kill_worker` and `kill_runner` here; `driver` carries them out. The kill
-//! of a process is ordered at most once, so the first reason is the one that is recorded.
+//! The core orders every kill through `kill_worker` or `kill_runner`, and `driver` carries it out. Because the kill of
+//! a process is ordered at most once, the first reason is the one that is recorded.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -54,7 +54,7 @@ impl Core {
     }
 
     /// Orders the kill of a worker, unless it was ordered before. The worker keeps its lease until it reports or is
-    /// dead: until then, the lease is charged, and a report counts.
+    /// dead. Until then, the lease stays charged, and a report still counts.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
@@ -67,16 +67,16 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// Starts the wait of `DEATH_TIMEOUT` for the worker's death. Until this event, the reason for the kill was still
-    /// being written to disk.
+    /// Starts the timeout (`DEATH_TIMEOUT`) for the worker's death. It does not start earlier, because the signal is
+    /// sent only after the reason for the kill has been written to disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
         }
     }
 
-    /// Handles the death of a worker. `left_runners` means that some of its runners are still alive; they stay charged
-    /// until they end.
+    /// Handles the death of a worker. If `left_runners` is set, some of the worker's runners are still alive. They stay
+    /// charged until they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = classify_end(&it);
@@ -100,7 +100,7 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // From now on, only the runners and the device memory that has not been returned are charged.
+            // From now on, the worker is charged only for its runners and for the device memory that is not back yet.
             self.orphans.insert(worker, orphans);
             self.settle_account(worker);
         } else {
@@ -120,7 +120,8 @@ impl Core {
         }
     }
 
-    /// Charges a dead worker only for what its runners owe and what the device has not returned.
+    /// Charges a dead worker only for the memory that its runners owe and for the device memory that is not back yet.
+    /// Ends the charge if there is neither.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
         let host = self.orphans.get(&worker).map(|it| owed_by(&it.runners));
         let device = self.device.unreturned_by(worker);
@@ -154,8 +155,8 @@ impl Core {
         }
     }
 
-    /// Reports killed workers that do not die within `DEATH_TIMEOUT`, and ends the run unless everything is being
-    /// killed already. Such a worker is probably in uninterruptible sleep, and this run cannot get its memory back.
+    /// Reports killed workers that have not died within `DEATH_TIMEOUT`. Ends the run, unless everything is being
+    /// killed already. Such a worker is probably in uninterruptible sleep, so this run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers

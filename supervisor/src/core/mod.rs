@@ -1,8 +1,8 @@
-//! All decisions of a run, as a pure function: `handle(now, event)` returns actions.
+//! Makes all decisions of a run: `Core::handle` takes an event and returns the actions that follow from it.
 //!
-//! The core owns the state of jobs, units of work, workers, leases and the ledger. It has no clock, thread, file, log
-//! or channel: `now` comes with every event, and everything to be done is returned as an action. `check_invariants`
-//! checks the laws that hold after every event.
+//! The core owns the state of jobs, units of work, workers, leases and the ledger. It uses no clock, thread, file, log
+//! or channel. The caller passes the current time with every event, and carries out the returned actions.
+//! `check_invariants` checks the laws that must hold after every event.
 
 mod assign;
 mod contest;
@@ -59,17 +59,18 @@ use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
 use self::worker::{Orphans, State, Worker};
 
-/// How long a worker may take from the order to start it to its hello. On a machine that is swapping, this can take
-/// seconds.
+/// The maximum time from the order to start a worker to the worker's hello. On a machine that is swapping, a start can
+/// take seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// How long an idle worker may take from `Shutdown` to its exit.
+/// The maximum time from `Shutdown` to the exit of an idle worker.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
-/// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
+/// The run stops if this many workers are lost within `FAILURE_WINDOW`, or one after another without a finished attempt
+/// in between.
 const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// An attempt that failed through no fault of its unit is a loss. Failures that have a separate limit, such as those
 /// for lack of memory, do not count as losses. A lost attempt is repeated, unless its step has now had more than
-/// `MAX_LOST` losses within `LOSS_WINDOW` or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
+/// `MAX_LOST` losses within `LOSS_WINDOW`, or more than `MAX_LOST_EVER` in all. A unit's second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -78,22 +79,22 @@ const MAX_LOST_EVER: u32 = 4;
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit whose attempts lost this many workers in one pass gets no further attempt in that pass.
 const MAX_WORKERS_LOST: u32 = 2;
-/// How long killed workers may take to die, and the runners of dead workers to end.
+/// How long killed workers may take to die, and how long the runners of dead workers may take to end.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold before the run ends. If the memory is on the device,
-/// `without_device` handles the unit instead, and the run continues.
+/// How long a lease waits for memory that other programs hold. After this time, the run ends. If the memory is on the
+/// device, the run continues, and `without_device` handles the unit.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
     No,
-    /// Nothing more is granted; running attempts may finish.
+    /// No further leases are granted, but running attempts may finish.
     Drain(StopReason),
     Kill(StopReason),
     Stopped,
 }
 
-/// A lease that was refused, and is requested again after every event.
+/// A lease that was refused for lack of memory. It is requested again after every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
     since: Moment,
@@ -101,7 +102,7 @@ struct Waiting {
     /// The unit that needs the lease, and the stage.
     unit: UnitId,
     stage: Stage,
-    /// Whether the user was told that nothing runs because this lease waits.
+    /// Whether the user has been told that nothing is running because this lease waits.
     is_told: bool,
 }
 
@@ -114,15 +115,15 @@ pub struct Core {
     /// The highest turn of any unit.
     last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
-    /// The runners that dead workers left behind, until they have ended.
+    /// The living runners that dead workers left behind.
     orphans: BTreeMap<WorkerId, Orphans>,
     ledger: Ledger,
     estimates: Estimates,
     machine: Machine,
     device: Device,
-    /// The delays before the next start of a worker, by role.
+    /// The delay before the next worker of each role may be started.
     backoff: BTreeMap<Role, Backoff>,
-    /// Which of the policy rows that are written once per job have been written.
+    /// The subject and job of each policy row that must not be repeated for this job, because it has been written.
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time. Set when memory runs short, on the machine or under the ceiling.
     no_spare_before: Moment,
@@ -138,9 +139,9 @@ pub struct Core {
     /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
     room: RoomForBuilds,
-    /// Set while nothing is granted because the machine refused to start a process.
+    /// Set while no leases are granted because the machine refused to start a process.
     tasks_pause: Option<TasksPause>,
-    /// How long such pauses have taken in all.
+    /// The total length of all such pauses so far.
     tasks_paused: Duration,
     ending: Ending,
     /// When the order to kill everything was given.
@@ -150,8 +151,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// Creates a core, which does nothing before the first event. This should be `Event::Tick`. After that, samples
-    /// must arrive even if nothing changes, because a profile waits until the idle verifier has been sampled.
+    /// Creates a core, which does nothing before the first event. The first event should be `Event::Tick`. After that,
+    /// samples must arrive even if nothing changes, because a profile waits until the idle verifiers have been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -242,7 +243,7 @@ impl Core {
         &self.units[id.index()]
     }
 
-    /// Changes a unit, and updates its job's roster. All changes of units must go through this function.
+    /// Changes a unit and updates its job's roster. All changes to units must go through this function.
     fn change<R>(&mut self, id: UnitId, change: impl FnOnce(&mut Unit) -> R) -> R {
         let unit = &mut self.units[id.index()];
         let roster = &mut self.jobs[unit.job.index()].roster;
@@ -282,8 +283,8 @@ impl Core {
             .min()
     }
 
-    /// Returns when the wait for memory times out. The timeout does not apply while this run holds leases, because each
-    /// lease has a deadline and frees memory when it ends.
+    /// Returns the time at which the wait for memory times out. The timeout does not apply while a worker of this run
+    /// holds a lease, because each lease has a deadline and frees memory when it ends.
     fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)

@@ -1,4 +1,5 @@
-//! Decides what the end of an attempt means for its unit.
+//! Decides what the end of an attempt means for its unit: a verdict, a repetition, a second pass, or the end without a
+//! result.
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::KillReason;
@@ -30,8 +31,8 @@ impl Core {
         self.phase_ended(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
         if let Some(waiting) = &mut self.waiting {
-            // The timeout applies to memory that other programs hold. This lease has just freed memory of this run, so
-            // the timeout starts again.
+            // The timeout applies to memory that other programs hold. This run has just freed memory by ending a lease,
+            // so the timeout starts again.
             waiting.since = now;
         }
         if left_runners {
@@ -73,8 +74,8 @@ impl Core {
         }
     }
 
-    /// Raises what later leases reserve if the attempt owed more than its lease reserved. An attempt whose runner was
-    /// killed for exceeding its own limit changes nothing.
+    /// Raises the reservations of later leases if the attempt owed more than its lease reserved. An attempt whose
+    /// runner was killed for exceeding its own limit changes nothing.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -123,8 +124,9 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Handles an attempt whose worker was killed at a user's request, because the run stops, for lack of memory, or
-    /// because the device is lost. It does not count as a lost worker. Returns false for any other end.
+    /// Handles an attempt whose worker the core killed at a user's request, because the run stops, for lack of memory,
+    /// or because the device is lost. Such a worker does not count as lost. Returns false if the attempt ended in any
+    /// other way.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -158,8 +160,8 @@ impl Core {
         }
     }
 
-    /// Decides what a report means. `killed` is the reason if the attempt's worker is being killed. The report may then
-    /// be a complete verdict, or only describe how the runners died.
+    /// Decides what a report means. If the attempt's worker is being killed, `killed` is the reason. The report may
+    /// then be a complete verdict, or it may only describe how the runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
@@ -215,8 +217,8 @@ impl Core {
         }
     }
 
-    /// Turns a kill by an unknown sender into a crash if the previous such kill was at the same entry. Without a PID
-    /// namespace, a candidate may have killed itself, but one kill does not prove it.
+    /// Treats a kill by an unknown sender as a crash of the candidate if the previous such kill happened at the same
+    /// entry. Without a PID namespace, a candidate may have killed itself, but a single kill does not prove it.
     fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
@@ -230,8 +232,8 @@ impl Core {
         }
     }
 
-    /// Blames the source if two builds in a row ended in the same way, even if the cause is unknown: a fault of the
-    /// machine would hardly repeat itself.
+    /// Blames the source if two builds in a row ended in the same way, even if the cause is unknown, because a fault of
+    /// the machine would hardly repeat itself.
     fn blame_same_end(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
         let before = self.change(unit, |unit| unit.replace_build_end(built.unexplained.clone()));
@@ -247,8 +249,8 @@ impl Core {
         }
     }
 
-    /// Handles an attempt that ended because the baseline beside it failed. The job's units continue unpaired. This
-    /// does not count as a loss for them, and happens at most once in a job.
+    /// Handles an attempt that ended because the baseline beside it failed. The job's units continue unpaired, and the
+    /// attempt does not count as a loss. This happens at most once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
         self.change(baseline, |lost| {
@@ -293,12 +295,13 @@ impl Core {
         MAX_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
-    /// Handles an attempt that ended for lack of memory. It is repeated once. Unless it is a build, it gets a smaller
-    /// batch, if there is one.
+    /// Handles an attempt that ended for lack of memory. It is repeated once. Unless it is a build, the repetition uses
+    /// a smaller batch, if there is one.
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses().short_of_memory += 1;
-            // A compiler with less memory could fail for that reason alone, so a build keeps its memory.
+            // A build is repeated with the same memory, because a compiler with less memory could fail for that reason
+            // alone.
             if lease.order.stage != Stage::Build {
                 unit.losses().from_way = lease.way + 1;
             }
@@ -311,8 +314,9 @@ impl Core {
         }
     }
 
-    /// Gives up a step. A screening or a confirmation is left out, unless its unit is in quarantine. Otherwise the unit
-    /// is put off the first time, because the cause may be gone by the second pass, and ends the second time.
+    /// Gives up a step. If the step is a screening or a confirmation, the unit continues without it, unless the unit is
+    /// in quarantine. In all other cases, the unit is put off the first time, because the cause may be gone by the
+    /// second pass, and it ends the second time.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let is_left_out =
@@ -377,7 +381,8 @@ fn memory_figures(reason: KillReason) -> String {
     }
 }
 
-/// Returns what is wrong with a report that contradicts itself or its order. Such a report is discarded.
+/// Returns what is wrong with a report that contradicts itself or its order, or `None` if it does not. Such a report is
+/// discarded.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {

@@ -1,9 +1,9 @@
-//! Decides when the next sample is due. Samples must be frequent enough to notice a process before it exceeds its limit
-//! by more than a known bound.
+//! Decides when the next sample is due. Samples must be so frequent that a process is noticed before it exceeds its
+//! limit by more than a known amount.
 //!
 //! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom,
 //! but never sooner than `SHORTEST` and never later than `LONGEST`. If no process has a limit, it is due after `IDLE`.
-//! A rate counts in full for `HOLD`, and then halves every `HALF_LIFE`.
+//! An observed rate is used in full for `HOLD`, and then halves every `HALF_LIFE`.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::event::Moment;
 /// The rate of growth that is assumed until a higher one is observed. On a small machine, one thread touched fresh
 /// pages at up to 3 GiB/s.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// The highest rate of growth that counts. A higher rate, which is observed when a whole mapping is counted at once,
-/// counts as this one.
+/// The highest rate of growth that is used. Higher rates are observed when a whole mapping is counted at once. They are
+/// lowered to this rate.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
 /// The shortest interval between samples. At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
@@ -26,9 +26,9 @@ pub const IDLE: Duration = Duration::from_millis(250);
 /// The shortest interval over which a rate of growth is measured.
 const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
-/// The time for which an observed rate counts in full.
+/// How long an observed rate is used in full.
 const HOLD: Duration = Duration::from_secs(10);
-/// After `HOLD`, a rate halves in this time, until it reaches `FIRST_RATE`.
+/// The time in which a rate halves after `HOLD`, until it reaches `FIRST_RATE`.
 const HALF_LIFE: Duration = Duration::from_secs(5);
 
 /// The highest recent rate of growth, and the longest delay observed so far.
@@ -46,7 +46,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Records that a process grew by `grown` within the `interval` that ended `now`.
+    /// Records that a process grew by `grown` during an interval of the given length that ended at `now`.
     pub fn observe(&mut self, now: Moment, grown: Bytes, interval: Duration) {
         if interval < MIN_INTERVAL {
             return;
@@ -73,7 +73,7 @@ impl Pace {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)).clamp(SHORTEST, LONGEST)
     }
 
-    /// Returns the rate that counts at a moment, in bytes per second.
+    /// Returns the rate that is used at the time `now`, in bytes per second.
     pub fn rate_at(&self, now: Moment) -> Bytes {
         let decaying = now.saturating_sub(self.seen).saturating_sub(HOLD);
         let halvings = u32::try_from(decaying.as_nanos() / HALF_LIFE.as_nanos()).unwrap_or(u32::MAX);
@@ -84,8 +84,8 @@ impl Pace {
         self.worst_delay
     }
 
-    /// Returns how far a process can exceed its limit unnoticed: what it can fill in the shortest interval plus the
-    /// worst delay so far.
+    /// Returns the amount by which a process can exceed its limit unnoticed. This is the memory that it can fill during
+    /// the shortest interval plus the longest delay so far.
     pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
         let bytes = u128::from(self.rate_at(now).get()) * blind.as_nanos() / 1_000_000_000;

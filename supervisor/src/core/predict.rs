@@ -1,6 +1,6 @@
-//! Predicts what an attempt will owe, from file headers alone.
+//! Predicts from file headers alone how much memory an attempt will owe, and how long it may take.
 //!
-//! Predictions use no measurements; `estimate` raises reservations if more was measured.
+//! Predictions use no measurements. If attempts owe more than predicted, `estimate` raises later reservations.
 //!
 //! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a
 //! chunk in which outputs are compared.
@@ -19,12 +19,12 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// The time to start a runner, pass it its mappings, kill it and reap it, on a busy machine.
+/// The time that it takes on a busy machine to start a runner, pass it its mappings, kill it and reap it.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
-/// The slowest disk for which deadlines are long enough, in bytes per second.
+/// The reading speed of the slowest disk for which deadlines are long enough, in bytes per second.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// The maximum number of batch sizes that are tried. Each size is half of the largest batch that the previous size
-/// gave.
+/// The maximum number of batch sizes that are tried. Each size is half of the largest batch that resulted from the
+/// previous size.
 const MAX_SPLITS: usize = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Prediction {
     pub beyond: Vec<Term>,
     /// The terms of `spec.device`.
     pub on_device: Vec<Term>,
-    /// The index of the entry or step that decides the sum: the largest one of the largest batch.
+    /// The index of the entry or step that determines the prediction, which is the largest one in the largest batch.
     pub decides: Option<usize>,
     /// The batches of a profile, or the groups of a verification in which entries share runners. Otherwise empty.
     pub batches: Vec<Range<usize>>,
@@ -58,7 +58,8 @@ impl Prediction {
     }
 }
 
-/// Returns the ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on.
+/// Returns the ways to build. The first gives the compiler all the memory that the plan allows, the next one half of
+/// that, and so on.
 pub fn build_ways(memory: Bytes, timeout: Duration) -> Vec<Prediction> {
     let halves = std::iter::successors(Some(memory), |larger| {
         let half = Bytes::new(larger.get() / 2);
@@ -77,8 +78,8 @@ fn build(memory: Bytes, timeout: Duration) -> Prediction {
     prediction
 }
 
-/// Returns the ways to verify: first with entries that share runners, then, if that reserves less, with one runner for
-/// each entry.
+/// Returns the ways to verify. In the first, entries share runners. A second way, with one runner for each entry, is
+/// added if it reserves less.
 pub fn verify_ways(
     entries: &[EntryNumbers],
     runner: RunnerTerms<'_>,
@@ -95,7 +96,7 @@ pub fn verify_ways(
     ways
 }
 
-/// Predicts a verification: U + O + 2c of the group that owes most. The entries of a group share a runner, and have at
+/// Predicts a verification. It owes U + O + 2c of its largest group. The entries of a group share a runner, and have at
 /// most `shared` bytes together.
 pub fn verify(
     entries: &[EntryNumbers],
@@ -109,8 +110,8 @@ pub fn verify(
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
     // Each entry may need a separate runner, which loads the candidate and makes a plan call and the repeats. If a
-    // wrong call follows a right one, the runner makes two more. The deadline allows for one further call. An entry
-    // that fails in a shared runner is repeated in a separate one.
+    // wrong call follows a right one, the runner makes two more calls. The deadline allows for one further call. If an
+    // entry fails in a shared runner, it is repeated in a separate one.
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -129,8 +130,8 @@ pub fn verify(
 }
 
 /// Predicts the verification of a kernel without host code, which the worker launches itself. The memory of an emulated
-/// device belongs to its worker, so all of it is counted on the host. Workspaces may take `limits.memory`; `workspaces`
-/// is their number.
+/// device belongs to its worker, so all of it is counted on the host. `workspaces` is the number of workspaces, which
+/// together may take `limits.memory`.
 pub fn verify_on_device(
     entries: &[EntryNumbers],
     emulated: bool,
@@ -176,8 +177,8 @@ pub struct DeviceSide<'a> {
     pub workspaces: usize,
 }
 
-/// Predicts the profile of kernels without host code on a card. Each entry is timed alone, because workspaces of all
-/// entries of a batch are allocated together. The deadline is the same as on the CPU.
+/// Predicts the profile of kernels without host code on a card. Each entry is timed alone, because the workspaces of
+/// all entries of a batch would be allocated together. The deadline is the same as on the CPU.
 pub fn profile_on_device(
     entries: &[EntryNumbers],
     sides: &[DeviceSide<'_>],
@@ -194,7 +195,7 @@ pub fn profile_on_device(
     let batch = worst.map_or(0..0, |index| cut[index].clone());
     let (host, device) = terms(&batch);
     let workspaces: usize = sides.iter().map(|side| side.workspaces).sum();
-    // The ring of outputs, the varied inputs and the buffer that flushes the cache are one buffer each.
+    // The ring of outputs, the varied inputs and the buffer that flushes the cache add one buffer each.
     let buffers_of = |range: &Range<usize>| {
         let entries = &entries[range.clone()];
         let inputs: u64 = entries.iter().map(|entry| u64::from(entry.buffers)).sum();
@@ -215,7 +216,8 @@ pub fn profile_on_device(
     Prediction { decides: worst.map(|_| batch.start), batches: cut, ..prediction }
 }
 
-/// Predicts a replay: the pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
+/// Predicts a replay. It owes the pool, the pool's bookkeeping and staging memory, O of the step with the largest
+/// outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
@@ -226,7 +228,8 @@ pub fn replay(
 ) -> Prediction {
     let decides = largest(steps.iter().map(|step| step.outputs));
     let outputs = decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
-    // Only one runner is alive at a time; it may belong to any job. The next one's process may already wait.
+    // Only one runner is at work at a time, and it may belong to any job. The process of the next runner may already be
+    // waiting.
     let inputs = largest_inputs(steps);
     let largest_runner = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
     // The zygote may stay while a runner without an interpreter makes a call.
@@ -246,9 +249,9 @@ pub fn replay(
     Prediction { decides, ..prediction }
 }
 
-/// Predicts a replay on a device, whose pool and outputs are in its memory. Workspaces may take the largest
-/// `limits.memory` of any callee. `workspaces` is the largest number of workspaces that a callee has. The memory of an
-/// emulated device is counted on the host.
+/// Predicts a replay on a device, in whose memory the pool and the outputs are. Workspaces may take the largest
+/// `limits.memory` of any kernel that the replay calls. `workspaces` is the largest number of workspaces that any of
+/// these kernels has. The memory of an emulated device is counted on the host.
 pub fn replay_on_device(
     pool: Bytes,
     bookkeeping: Bytes,
@@ -291,10 +294,10 @@ pub struct Sides<'a> {
     pub baseline: Option<RunnerTerms<'a>>,
 }
 
-/// Returns the ways to profile. Each reserves less than the one before. The first uses batches of up to `batch_bytes`,
-/// the next ones smaller and smaller batches, down to one entry each.
+/// Returns the ways to profile. Each way reserves less than the one before. The first way uses batches of up to
+/// `batch_bytes`. Later ways use smaller and smaller batches, down to one entry each.
 ///
-/// Each way's prediction is `formula::profile` of its largest batch.
+/// The prediction of a way is `formula::profile`, applied to its largest batch.
 pub fn profile(
     entries: &[EntryNumbers],
     sides: Sides<'_>,
@@ -307,7 +310,7 @@ pub fn profile(
     let mut cap = settings.batch_bytes;
     for _ in 0..MAX_SPLITS {
         let cut = batches(&shares, cap);
-        // A finer split is useless if it does not reserve less than a coarser one.
+        // Skip a finer split that does not reserve less than a coarser one.
         let way = profile_way(entries, cut.clone(), cap, sides, verify, settings, cores);
         if ways.last().is_none_or(|last| way.spec.reserved < last.spec.reserved) {
             ways.push(way);
@@ -351,8 +354,8 @@ fn profile_way(
     Prediction { decides, batches, ..prediction }
 }
 
-/// The number of processes in which a profile searches for the inputs that it can vary: those for whose new values the
-/// candidate's results are right.
+/// The number of processes in which a profile searches for the inputs that it can vary. These are the inputs for whose
+/// new values the candidate's results are right.
 const SEARCH: u32 = 32;
 
 fn profile_deadline(
@@ -360,9 +363,9 @@ fn profile_deadline(
     verify: &VerifySettings,
     settings: &ProfileSettings,
 ) -> Duration {
-    // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. The
-    // constants also allow for a trial of the varied inputs, a search for those that the candidate gets right, and one
-    // repetition.
+    // The candidate and the baseline each have several runners. Each runner makes at least a warm-up and two blocks of
+    // one call, or runs until `entry_timeout`. The constants also allow for a trial of the varied inputs, a search for
+    // those that the candidate gets right, and one repetition.
     let calls = formula::MIN_RUNNERS * 2 * 4 + 20 + SEARCH;
     let runners = formula::MAX_RUNNERS * 2 + 8 + SEARCH;
     let per_entry = settings
@@ -375,7 +378,7 @@ fn profile_deadline(
     per_entry.saturating_mul(entry_count).saturating_add(reading_timeout(entries))
 }
 
-/// Returns the terms for what the runners may owe beyond the formula.
+/// Returns the terms for the memory that the runners may owe in addition to the formula.
 fn beyond(runners: &[RunnerTerms<'_>], entries: &[EntryNumbers], cores: u32) -> Vec<Term> {
     formula::runners(runners, largest_inputs(entries), cores)
 }
@@ -384,18 +387,18 @@ fn largest_inputs(entries: &[EntryNumbers]) -> Bytes {
     entries.iter().map(|entry| entry.inputs).max().unwrap_or_default()
 }
 
-/// Returns the index of the largest size, the first one if several are equal.
+/// Returns the index of the largest size. If several sizes are equal, returns the first.
 fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// Returns the longest time that a call may take. It takes so long only if it waits for a CPU most of the time.
+/// Returns the longest time that a call may take. A call takes this long only if it waits for a CPU most of the time.
 fn call_limit(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// Returns the longest time that loading a candidate may take. It takes so long only if it waits for a CPU most of the
-/// time.
+/// Returns the longest time that loading a candidate may take. Loading takes this long only if it waits for a CPU most
+/// of the time.
 fn load_limit(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

@@ -17,17 +17,18 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A lease is ended only if its end frees more than this, or if it exceeds its reservation by at least this. While the
-/// process tree exceeds a ceiling, any excess is enough.
+/// The process of a lease is ended only if this frees more than `WORTH_KILLING`, or if the lease exceeds its
+/// reservation by at least `WORTH_KILLING`. While the process tree exceeds a ceiling, any excess is enough.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 /// When memory runs short, an idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// How long memory must be missing (`check_for_gap`) before that is reported. Freed pages stay in per-CPU lists for
-/// seconds before Linux counts them as available.
+/// How long memory must be missing (`check_for_gap`) before the gap is reported. A short gap means nothing, because
+/// freed pages stay in per-CPU lists for seconds before Linux counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// No spare (a worker that is started in advance) is started for this long after Linux reported memory pressure, or
-/// after a spare was ended because a limit was exceeded or pages were swapped out. The policy row `pressure` is not
-/// repeated during the same time, because Linux repeats its report every two seconds while it is short of memory.
+/// The time during which no spare (a worker that is started in advance) is started after Linux has reported memory
+/// pressure, or after a spare was ended because a limit was exceeded or pages were swapped out. After a policy row
+/// `pressure`, no further one is written for the same time, because Linux repeats its report every two seconds while it
+/// is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// How long to wait for the memory of an idle worker that was told to end, before another process is ended.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
@@ -36,18 +37,20 @@ const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 pub(super) struct Machine {
     /// `MemAvailable` and the memory that this run owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// Since when the gap (memory that is missing and that this run does not owe) has been larger than the floor.
+    /// The time since when the gap (memory that is missing and that this run does not owe) has been larger than the
+    /// floor.
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// How much was swapped out when swapping was last reported. This is reset to zero as soon as nothing is swapped.
+    /// The amount that was swapped out when swapping was last reported. It is reset to zero as soon as nothing is
+    /// swapped out.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }
 
-/// A limit that was exceeded, with the sum that exceeded it.
+/// A limit that was exceeded, with the reason, text and numbers to record if a process is ended for it.
 pub(super) struct ExceededLimit {
-    /// The sum that the limit applies to, or `None` for the machine's floor.
+    /// The kind of memory that the exceeded ceiling limits, or `None` if the machine fell below its floor.
     scope: Option<CeilingScope>,
     reason: KillReason,
     text: &'static str,
@@ -72,7 +75,8 @@ impl Core {
         }
     }
 
-    /// Looks for memory that has gone missing since the first sample and that this run does not owe.
+    /// Reports if much of the memory that was available at the first sample is missing although this run does not owe
+    /// it.
     fn check_for_gap(&mut self, now: Moment, sample: &Sample) {
         let Some(available) = sample.available else { return };
         let owed = self.ledger.owed().host;
@@ -106,7 +110,7 @@ impl Core {
         );
     }
 
-    /// Handles Linux's report that processes wait for memory: ends spare workers.
+    /// Ends spare workers after Linux has reported that processes wait for memory.
     pub(super) fn pressure(&mut self, now: Moment) {
         if self.machine.pressure_reported_at.is_none_or(|at| at + PRESSURE_QUIET <= now) {
             self.machine.pressure_reported_at = Some(now);
@@ -174,8 +178,8 @@ impl Core {
         self.orphans.values().any(|it| !it.overdue) || self.workers.values().any(ending)
     }
 
-    /// Returns the limit with the reason for ending the offender. If host and device share one memory, the reason names
-    /// the device's ceiling if the offender exceeds its reservation there more than on the host.
+    /// Returns the exceeded limit with the reason for ending the offender. If host and device share one memory, and the
+    /// offender exceeds its reservation by more on the device than on the host, the reason names the device's ceiling.
     fn with_reason_for(&self, offender: WorkerId, exceeded: ExceededLimit) -> ExceededLimit {
         let excess = self.ledger.excess(offender);
         match exceeded.reason {
@@ -186,8 +190,9 @@ impl Core {
         }
     }
 
-    /// Returns the worker that exceeds its lease's reservation most. `None` if every lease keeps to its reservation or,
-    /// below the floor, exceeds it only slightly. Idle workers do not count, because they have no lease.
+    /// Returns the worker that exceeds its lease's reservation most. `None` if no lease exceeds its reservation. If the
+    /// machine fell below its floor, a lease that exceeds its reservation by less than `WORTH_KILLING` does not count.
+    /// Idle workers do not count, because they have no lease.
     fn offender(&self, exceeded: &ExceededLimit) -> Option<WorkerId> {
         let min_excess = if exceeded.scope.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| exceeded.scope.map_or(demand.sum(), |scope| scope.part_of(demand));
@@ -200,7 +205,8 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
-    /// Returns the worker with the newest lease. Only leases whose end would free enough memory count.
+    /// Returns the worker with the newest lease, among the leases for which ending one process would free enough
+    /// memory.
     fn newest_lease(&self) -> Option<WorkerId> {
         self.workers
             .iter()
@@ -249,7 +255,8 @@ impl Core {
         }
     }
 
-    /// Ends spares, and idle workers that owe enough. Returns true if there were any.
+    /// Ends all spares, and all idle workers that owe at least `WORTH_RECYCLING`. Returns true if any worker was told
+    /// to end.
     fn recycle_the_dispensable(&mut self, now: Moment) -> bool {
         let mut any_ended = false;
         for worker in self.dispensable() {

@@ -1,4 +1,4 @@
-//! Decides whether a healthy worker is replaced, and names the reason. It is asked about idle workers only.
+//! Decides whether a healthy worker is replaced, and names the reason. Only idle workers are considered.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub enum RecycleReason {
     Age,
     /// The worker has held `after_leases` leases.
     Leases,
-    /// The worker kept more than `growth` beyond what it owed when it was ready.
+    /// The memory that the worker owes has grown by more than `growth` since it was ready.
     Growth,
     /// The next lease needs the worker's memory.
     MakeRoom,
@@ -26,8 +26,8 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// Returns whether this reason only makes a worker due for replacement. Workers with such a reason are replaced one
-    /// at a time.
+    /// Returns whether this reason only makes a worker due for replacement, without being urgent. Workers with such a
+    /// reason are replaced one at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -57,7 +57,8 @@ pub struct Usage {
 }
 
 /// Returns why an idle worker is due for replacement. Growth comes before leases, and leases before age. A worker that
-/// has held no lease is never due: its successor would be no better, and replacing could go on indefinitely.
+/// has held no lease is never due for replacement, because its successor would be no better and could be replaced at
+/// once in turn, without end.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;
@@ -77,9 +78,9 @@ pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
 }
 
 /// Returns `BeforeProfile` if the plan requires an idle verifier to be replaced before the next profile. `validated` is
-/// the sum of the captured bytes that all living verifiers have verified since they started. It is a sum, because the
-/// size of a job does not depend on how many verifiers share it. `has_grown` checks the memory that the verifier kept;
-/// this function does not.
+/// the sum of the captured bytes that all living verifiers have verified since they started. It covers all verifiers,
+/// because the size of a job does not depend on how many verifiers share it. This function does not check the memory
+/// that the verifier kept; `has_grown` does.
 pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => true,

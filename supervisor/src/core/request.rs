@@ -1,4 +1,4 @@
-//! Requests that users may make during a run, and the possible answers.
+//! Defines the requests that users may make during a run, and the possible answers.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// When all work is done, the run waits for more until it is shut down.
+    /// Keeps the run open: when all work is done, the run waits for more until it is shut down.
     StayOpen,
     Recycle {
         which: Which,

@@ -1,8 +1,8 @@
-//! Holds builds back while the machine lacks room for their files and processes. Other steps create few files and
-//! processes, so they continue.
+//! Holds builds back while the machine lacks room for their files and processes. Other steps continue, because they
+//! create few files and processes.
 //!
-//! The driver reads the room regularly. A build that ends without a verdict reports a reading too, because the room may
-//! have been short only during the build.
+//! The driver reads the available room regularly. A build that ends without a verdict also reports a reading, because
+//! the room may have been short only during the build.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,19 +14,20 @@ use super::Core;
 use super::event::{Moment, Stage};
 use super::worker::Lease;
 
-/// How long a run with nothing else to do waits for room, so that a user has time to notice. Then the run ends, and can
-/// be resumed.
+/// How long a run that has nothing else to do waits for room. It is long enough for a user to notice. Then the run
+/// ends, and can be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// The number of times that a candidate's build may fail while there is no room without counting as a loss. A second
-/// pass counts from zero. Without a limit, a build that fills the disk itself would be repeated forever.
+/// The number of times that a candidate's build may fail during a shortage of room before such failures count as
+/// losses. A unit's second pass counts from zero. Without a limit, a build that fills the disk itself would be repeated
+/// forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// The amounts of a resource at which builds are held and released.
 struct Limit {
     /// Builds are held when a regular reading finds less than this.
     least: u64,
-    /// Builds that are held may start again when there is at least this much. It is more than `least`, so that builds
-    /// are not held and released in quick succession.
+    /// Builds that are held may start again when there is at least this much. This amount is larger than `least`, so
+    /// that builds are not held and released in quick succession.
     enough: u64,
 }
 
@@ -38,8 +39,8 @@ const INODES: Limit = Limit { least: 128, enough: 256 };
 /// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
-/// A resource that is too scarce for builds. `needed` is the amount with which a run starts or, if builds wait, with
-/// which they continue.
+/// A resource that is too scarce for builds. `needed` is the amount that a run needs to start or, if builds are
+/// waiting, the amount that they need to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Disk { free: Bytes, needed: Bytes },
@@ -106,9 +107,9 @@ pub(super) struct RoomForBuilds {
 pub(super) struct Short {
     pub(super) since: Moment,
     pub(super) what: Shortage,
-    /// Whether a build had to wait. It is reported once.
+    /// Whether the policy log already says that a build has to wait.
     reported: bool,
-    /// Since when the run has had nothing to do but builds that wait for room.
+    /// The time since when the run has had nothing to do except builds that wait for room.
     only_builds_since: Option<Moment>,
 }
 
@@ -120,9 +121,9 @@ impl Core {
         self.set_shortage(now, Shortage::below(&room, mark, |limit| limit.enough));
     }
 
-    /// Holds builds if the room that a failed build reports is below `enough`. The mark `least` would be too low,
-    /// because the build's own files have been deleted by now, or soon will be. Only regular readings show how many
-    /// processes are left.
+    /// Holds builds if the room that a failed build reports is below `enough`. Comparing it with `least` would miss a
+    /// shortage, because the build's own files have been deleted by now, or soon will be. The number of processes is
+    /// ignored, because only regular readings show how many are left.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
         let room = Room { pids: None, ..disk };
         if let Some(what) = Shortage::below(&room, |limit| limit.enough, |limit| limit.enough) {
@@ -161,8 +162,8 @@ impl Core {
         first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
     }
 
-    /// Notes whether builds wait for room, for the report and the timeout. `is_granting` is false during a pause or a
-    /// stall, when nothing starts in any case.
+    /// Records whether builds wait for room. Reports this once, and starts the timeout while nothing else is running.
+    /// `is_granting` is false during a pause or a stall, when nothing starts in any case.
     pub(super) fn note_held_builds(&mut self, now: Moment, is_granting: bool) {
         let held = is_granting && self.held_builds().is_some();
         let at_work = self.workers.values().any(|it| it.lease().is_some());
@@ -176,7 +177,7 @@ impl Core {
         }
     }
 
-    /// Counts the attempt if it was a build that failed while there was no room. Returns true if the build is repeated
+    /// Counts an attempt that was a build and failed during a shortage of room. Returns true if the build is repeated
     /// without counting as a loss.
     pub(super) fn excuse_for_lack_of_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;

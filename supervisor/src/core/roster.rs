@@ -1,8 +1,8 @@
-//! An index of a job's units by their progress. Because of it, the time to handle an event hardly grows with the number
+//! Keeps an index of a job's units by their progress, so that the time to handle an event hardly grows with the number
 //! of units.
 //!
-//! `Core::change` updates the index whenever a unit changes. Everything in it can also be computed from the units;
-//! `check_rosters` does so and compares the results.
+//! `Core::change` updates the index whenever a unit changes. The index contains nothing that could not be computed from
+//! the units. `check_rosters` computes it afresh and compares the two.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +13,9 @@ use opt_shared::outcome::Estimate;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
-/// The largest relative half-width of the interval of a profile's speed-up with which a candidate is confirmed. If the
-/// interval is wider, the machine was so busy that a confirmation would not tell candidates apart either, but would
-/// take as long as the profile.
+/// The maximum relative half-width of the confidence interval of a candidate's speed-up, as measured by its profile,
+/// for the candidate to be confirmed. If the interval is wider, the machine was so busy that a confirmation would not
+/// tell candidates apart either, although it would take as long as the profile.
 const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
 
 /// Returns whether the interval of a speed-up is narrow enough for a confirmation.
@@ -25,9 +25,9 @@ pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// The waiting units in the order in which they are served, without those that were put off.
+    /// The waiting units, in the order in which they are served. Units that were put off are not included.
     waiting: BTreeSet<QueueKey>,
-    /// The number of waiting units whose next step may run at the same time as others.
+    /// The number of waiting units whose next step may run at the same time as other steps.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
@@ -48,19 +48,19 @@ pub(crate) struct Roster {
     lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
-/// The unit with the smallest key is served first.
+/// The key by which waiting units are ordered. The unit with the smallest key is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueKey {
     turn: u32,
     stage: Stage,
-    /// The fastest first.
+    /// Units with a higher speed-up come first.
     speedup: Reverse<Number>,
-    /// The baseline first.
+    /// The baseline comes first, because false is less than true.
     is_candidate: bool,
     unit: UnitId,
 }
 
-/// A floating-point number in its total order (`f64::total_cmp`).
+/// A floating-point number that is compared by the total order of `f64::total_cmp`.
 #[derive(Clone, Copy, Debug)]
 struct Number(f64);
 
@@ -96,8 +96,8 @@ impl QueueKey {
     }
 }
 
-/// Returns the stage with which a unit is queued. A baseline is timed before the units that are compared with it, so
-/// its failure is known early.
+/// Returns the stage at which a unit is queued. The profile of a baseline is queued as a screening. The baseline is
+/// therefore timed before the units that are compared with it, and its failure is known early.
 fn served_with(unit: &Unit) -> Stage {
     match unit.step().stage {
         Stage::Profile if unit.spec.is_baseline => Stage::Screen,
@@ -124,7 +124,7 @@ impl Roster {
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            // A unit that has ended keeps its place, however wide the interval from its confirmation is.
+            // A unit that has ended remains in the list, even if its confirmation gave a wide interval.
             if unit.is_done() || is_worth_confirming(&speedup) {
                 self.speedups.insert((Number(speedup.value), id));
             }
@@ -163,7 +163,7 @@ impl Roster {
         self.count(unit, |counter| *counter -= 1);
     }
 
-    /// Calls `adjust` with each counter that the unit counts towards.
+    /// Calls `adjust` with each counter in which the unit is included.
     fn count(&mut self, unit: &Unit, adjust: impl Fn(&mut usize)) {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
         let steps_left = unit.steps_left();
@@ -193,7 +193,7 @@ impl Roster {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
 
-    /// Returns whether a unit of another turn waits or was put off.
+    /// Returns whether any unit of another turn is waiting or was put off.
     pub(crate) fn has_waiting_in_other_turns(&self, turn: Option<u32>) -> bool {
         let Some(turn) = turn else { return false };
         let waiting = [self.waiting.first(), self.waiting.last()].into_iter().flatten().map(|it| it.turn);
@@ -236,7 +236,7 @@ impl Roster {
         0 < self.with_exclusive_steps
     }
 
-    /// Returns whether the job has a baseline. Without one, candidates are not timed against a common kernel.
+    /// Returns whether the job has a baseline. Without a baseline, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

@@ -1,4 +1,5 @@
-//! Evaluates samples: charges, peaks, runners over their limit, and the machine's own figures.
+//! Evaluates each sample: updates charges and peaks, looks for runners that exceed their limits, and reads the
+//! machine's own figures.
 //!
 //! Kills runners that owe more than their limit. `pressure` handles an exceeded ceiling or floor.
 
@@ -29,11 +30,11 @@ impl Core {
             match process.process {
                 Process::Worker(_) => {
                     it.owed = process.owed;
-                    // A zygote that has ended is not in the sample, so its memory starts from zero. A sample lists each
-                    // worker before its zygote.
+                    // A sample lists each worker before its zygote, so the zygote's memory is set below if the zygote
+                    // is alive. A zygote that has ended is not in the sample, so its memory remains zero.
                     it.zygote = Bytes::ZERO;
-                    // The first sample is taken right after the hello, so it counts as the idle size even if the worker
-                    // has work by now.
+                    // The first sample is taken right after the hello, so it is used as the idle size even if the
+                    // worker has work by now.
                     it.owed_when_ready.get_or_insert(process.owed);
                 }
                 Process::Zygote(_) => it.zygote = process.owed,

@@ -1,4 +1,4 @@
-//! The core's description of a run and its units of work. It contains numbers and settings, and no paths.
+//! Describes a run and its units of work to the core. The description contains numbers and settings, but no paths.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ pub struct RunSpec {
     pub ceilings: Ceilings,
     /// The memory of the machine that must stay available.
     pub floor: Bytes,
-    /// Memory charged for an idle worker.
+    /// The memory that is charged for an idle worker.
     pub idle_worker: Bytes,
-    /// Minimum charge for the supervisor.
+    /// The minimum amount of memory that is charged for the supervisor.
     pub supervisor: Bytes,
-    /// The number of verifiers. Verifiers also build.
+    /// The maximum number of verifiers at a time. Verifiers also build candidates.
     pub verifiers: u32,
     /// Whether to start the next worker before it is needed.
     pub spare: bool,
@@ -31,46 +31,47 @@ pub struct RunSpec {
     pub jobs: Vec<JobSpec>,
 }
 
-/// A job, without its units: the job's source offers them during the run.
+/// A job without its units, because the job's source offers these during the run.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     pub id: JobId,
     pub recycle: RecycleSettings,
     /// Why the captures cannot be used. If set, no unit of this job is run.
     pub broken: Option<String>,
-    /// The jobs that come before this one. This job's source is asked only when they have ended and can get no more
-    /// units.
+    /// The jobs that come before this one. This job's source is asked for units only when all of these jobs have ended
+    /// and can get no more units.
     pub after: Vec<JobId>,
-    /// The target for the total time of its timed steps.
+    /// The target for the total time that the job's timed steps take.
     pub budget: Duration,
 }
 
-/// A candidate or a replay. A candidate has some or all of the steps build, verify, screen, profile and confirm; a
-/// replay has one step.
+/// A unit of work, which is a candidate or a replay. A candidate has some or all of the steps build, verify, screen,
+/// profile and confirm. A replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
     /// The unit's id, which must be the next free one.
     pub id: UnitId,
-    /// At least one step, in the order of their stages. Most units of a job share this list.
+    /// The unit's steps, in the order of their stages. There is at least one. Most units of a job share this list.
     pub route: Arc<[Step]>,
-    /// Whether the other candidates of the job are timed beside it.
+    /// Whether the unit is the baseline, beside which the other candidates of the job are timed.
     pub is_baseline: bool,
-    /// Whether a unit that does not support all entries may be ranked by those that it supports.
+    /// Whether the unit may be ranked by the entries that it supports if it does not support all entries.
     pub partial: bool,
     /// The unit's state from an earlier part of the run. Boxed, because most units have none.
     pub resumed: Option<Box<Resumed>>,
 }
 
-/// What a unit needs for one of its stages.
+/// One stage of a unit's work: which worker runs it, and the ways in which it can be run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub stage: Stage,
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
     pub exclusive: bool,
-    /// The ways to run it, at least one. The first takes the most memory, the last takes the least.
+    /// The ways to run the step. There is at least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
-    /// The ways to time it beside the baseline. `None` if the step is never paired.
+    /// The ways to run the step if it is paired, that is, timed beside the baseline. `None` if the step is never
+    /// paired.
     pub paired: Option<Arc<[StageSpec]>>,
 }
 
@@ -79,17 +80,17 @@ pub struct Step {
 pub struct StageSpec {
     /// The memory that the formula predicts on the host.
     pub predicted: Bytes,
-    /// The memory that the step reserves on the host: `predicted` plus what runners or a compiler may owe beyond it.
+    /// The memory that the step reserves on the host: `predicted` plus what runners or a compiler may owe in addition.
     pub reserved: Bytes,
     /// The memory that the step reserves on the device.
     pub device: Bytes,
-    /// The most that the worker may allocate on its device, emulated or not, for a kernel without host code. Zero for
-    /// other work.
+    /// The maximum amount of memory that the worker may allocate on its device, emulated or not, for a kernel without
+    /// host code. Zero for other work.
     pub device_cap: Bytes,
-    /// The time after which the worker counts as stuck.
+    /// The time after which the worker is assumed to be stuck.
     pub deadline: Duration,
-    /// The largest batch of entries that are timed together, or that share a runner in a verification. For a build, the
-    /// compiler's memory.
+    /// The maximum size of a batch of entries that are timed together, or that share a runner in a verification. For a
+    /// build, the memory that the compiler may use.
     pub batch: Option<Bytes>,
 }
 

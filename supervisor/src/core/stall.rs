@@ -1,17 +1,17 @@
-//! Handles a stall, during which the run's database does not accept rows. New leases are not granted, because they
-//! could not be recorded. Running attempts continue. A process that must be killed stays stopped until the reason is on
-//! disk.
+//! Handles a stall, during which the run's database does not accept rows. No leases are granted during a stall, because
+//! they could not be recorded. Running attempts continue. A process that must be killed stays stopped until the reason
+//! is on disk.
 
 use std::time::Duration;
 
 use super::event::Moment;
 use super::{Core, Ending};
 
-/// How long a run waits for its database, so that a user has time to notice and to free disk space. Then the run ends,
-/// and can be resumed.
+/// How long a run waits for its database. It is long enough for a user to notice and to free disk space. Then the run
+/// ends, and can be resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long it may take to write the reasons to disk when everything is killed. This timeout is short, because
-/// everything is killed only if the user wants the run to end at once or the run cannot continue.
+/// When everything is killed, how long the run waits for the reasons to be written to disk. This timeout is short,
+/// because everything is killed only if the user wants the run to end at once, or if the run cannot continue.
 const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Core {
                 let why = format!("the run's database accepted no rows for {STORE_TIMEOUT:?}");
                 self.stop_for_the_host(now, why, Vec::new());
             }
-            // The reasons cannot be recorded. The workers die with the supervisor.
+            // The reasons cannot be recorded, so stop without them. The workers die with the supervisor.
             Ending::Kill(reason) => self.stop(reason),
             Ending::Stopped => {}
         }

@@ -1,4 +1,5 @@
-//! Sources of units. A source is asked when its job runs short of units, and it may also offer units unasked.
+//! Asks the sources of units for more, and accepts or refuses the units that they offer. A job's source is asked when
+//! the job runs short of units. It may also offer units unasked.
 //!
 //! ```text
 //!           short of units                     offered, nothing more to come; or its timeout is over
@@ -7,7 +8,7 @@
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
 //! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state of the
-//! source, until the run is ending or the work that follows the job has begun. They are refused if the job's captures
+//! source, until the run is ending or a job that comes after this one has begun. They are refused if the job's captures
 //! cannot be used.
 
 use std::time::Duration;
@@ -21,10 +22,10 @@ use super::spec::UnitSpec;
 use super::unit::{Progress, Unit};
 use super::{Core, Ending};
 
-/// How long a job stays open for a source that was asked and has offered no units. The source may still offer some
+/// How long a job stays open for a source that was asked but has offered no units. The source may still offer units
 /// afterwards.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// A source is asked for so many units that its job has this many open units per verifier.
+/// When a job runs short of units, its source is asked for enough units to have this many open ones per verifier.
 const AHEAD: u32 = 2;
 /// The reason that is recorded for a unit that its source takes back.
 const WITHDRAWN: &str = "withdrawn by its source";
@@ -52,7 +53,7 @@ impl Core {
         }
     }
 
-    /// Returns how many units to ask the source of a job for, or `None` if this is not the time to ask.
+    /// Returns how many units to request from a job's source, or `None` if the source should not be asked now.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {
@@ -69,7 +70,7 @@ impl Core {
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// Checks whether units may be offered that the core did not ask for. If not, the error says why.
+    /// Checks whether a source may offer units that the core did not ask for. If it may not, the error says why.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));
@@ -116,8 +117,8 @@ impl Core {
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
         }
-        // The first units that a source offers when it is asked join the turn that is being served. All others come in
-        // a later turn, so they do not delay that one.
+        // The first units that a source offers when it is asked join the turn that is being served. All other units
+        // join a later turn, so that they do not delay the current one.
         let served = self.turn_served();
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
@@ -148,7 +149,7 @@ impl Core {
         Answer::Done(if count == 1 { "accepted".to_owned() } else { format!("{count} accepted") })
     }
 
-    /// Says what is wrong with the first unit that cannot be accepted. `None` if all can be.
+    /// Returns what is wrong with the first unit that cannot be accepted. `None` if all units can be accepted.
     fn first_invalid_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| {
             if unit.id.index() != next {
@@ -181,8 +182,8 @@ impl Core {
         }
     }
 
-    /// Returns the earliest turn with an unfinished unit; `None` if all units are done or there is only one turn. Units
-    /// that are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
+    /// Returns the earliest turn with an unfinished unit, or `None` if all units are done or there is only one turn.
+    /// Units that are offered later join later turns, so a user who keeps submitting units cannot delay earlier ones.
     pub(super) fn turn_served(&self) -> Option<u32> {
         if self.last_turn == 0 {
             return None;
@@ -190,7 +191,7 @@ impl Core {
         self.jobs.iter().filter_map(|job| job.roster.first_open_turn()).min()
     }
 
-    /// Returns the times at which the sources that were asked time out.
+    /// Returns, for each source that was asked, the time at which it times out.
     pub(super) fn source_deadlines(&self) -> impl Iterator<Item = Moment> {
         self.jobs.iter().filter_map(|job| match job.supply {
             Supply::Asked { since } => Some(since + SOURCE_TIMEOUT),

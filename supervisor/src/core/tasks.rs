@@ -1,6 +1,6 @@
-//! Waits before the next lease after the machine refused to start a process or thread for an attempt. Other programs
-//! may need a moment to end some of their own, and an attempt that begins at once would fail in the same way. (Linux
-//! calls both processes and threads tasks.)
+//! Pauses the granting of leases after the machine refused to start a process or thread for an attempt. Without a
+//! pause, the next attempt would probably fail in the same way, because other programs need a moment to end some of
+//! their processes. Linux calls both processes and threads tasks.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use super::Core;
 use super::event::Moment;
 use super::worker::Lease;
 
-/// The pause after a unit's first attempt that was refused a process. It doubles with each further such attempt of the
-/// unit, up to `LONGEST_PAUSE`.
+/// The pause after the first attempt of a unit for which the machine refused to start a process. The pause doubles with
+/// each further such attempt of the unit, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The number of times that an attempt of a unit may be refused a process without counting as a loss. A second pass
-/// counts from zero. The pauses after these attempts take about a minute in all. Without a limit, a candidate would be
-/// repeated forever on a machine that never allows enough processes.
+/// The number of a unit's attempts that may end because the machine refused to start a process, without counting as
+/// losses. A unit's second pass counts from zero. The pauses after these attempts take about a minute in all. Without a
+/// limit, a candidate would be repeated forever on a machine that never allows enough processes.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
-/// Once the pauses of a run have taken this long, each further one takes `FIRST_PAUSE`. Otherwise, many candidates that
-/// use up the processes of a control group above the run's own could hold up all others.
+/// Once the pauses of a run have taken this long in all, each further pause takes only `FIRST_PAUSE`. Otherwise, many
+/// candidates that exhaust the process limit of a control group above the run's own could hold up all other candidates.
 const MAX_PAUSED: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub(super) struct TasksPause {
 }
 
 impl Core {
-    /// Begins a pause if the machine had no task left for an attempt, up to `MAX_WITHOUT_TASKS` times for its unit. If
-    /// a pause begins, returns true, and the attempt is repeated without counting as a loss.
+    /// Begins a pause if the machine had no task left for an attempt, up to `MAX_WITHOUT_TASKS` times for each unit.
+    /// Returns true if a pause begins. The attempt is then repeated without counting as a loss.
     pub(super) fn pause_if_out_of_tasks(
         &mut self,
         now: Moment,

@@ -1,6 +1,6 @@
 //! Tests of the core on small runs.
 //!
-//! `harness` plays the part of the driver: each test decides which events the core gets. The simulated machine is in
+//! `harness` takes the driver's place, so each test decides which events the core gets. The simulated machine is in
 //! `tools/src/simulate`.
 
 mod assign;

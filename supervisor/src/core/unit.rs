@@ -1,4 +1,4 @@
-//! The state of each unit of work.
+//! Keeps the state of a unit of work (a candidate or a replay): its current step, its attempts and its losses.
 //!
 //! ```text
 //!            granted                 passed, and no step is left
@@ -12,9 +12,10 @@
 //!                         └── failed, given up, cancelled ───────────┤
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
-//! A waiting unit also ends if its remaining steps are not needed, or if it needs a device that is lost. A screening or
-//! a confirmation that cannot be run is left out. A unit that an earlier part of the run has finished is `Done` from
-//! the start. One that it has built begins with the step after its build.
+//! A waiting unit also ends if its remaining steps are not needed, or if it needs a device that is lost. If a screening
+//! or a confirmation cannot be run, the unit continues without it. When a run is resumed, a unit that an earlier part
+//! of the run finished is `Done` from the start, and a unit that was already built begins with the step after its
+//! build.
 
 use opt_shared::ids::JobId;
 use opt_shared::outcome::{Estimate, Status};
@@ -25,7 +26,7 @@ use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The current step has not been done. `attempt` is the number of its next attempt.
+    /// The current step has not been done yet. `attempt` is the number of its next attempt.
     Waiting {
         attempt: u32,
     },
@@ -39,17 +40,18 @@ pub(crate) enum Progress {
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,
     pub(crate) job: JobId,
-    /// A turn begins when all units of the previous turn are done.
+    /// The turn in which the unit is served. A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
     /// The index of the current step or, for a unit that has ended, of the step at which it ended.
     step_index: usize,
-    /// Whether other units may be timed beside this one, if it is the baseline. They may if it has passed all steps
-    /// before its first step that runs alone, and has not failed since. Steps in earlier parts of the run count.
+    /// Whether other units may be timed beside this one, if it is the baseline. They may once the baseline has passed
+    /// all steps before its first step that runs alone, unless it has failed since. Steps that it passed in earlier
+    /// parts of the run count.
     pub(crate) may_be_paired: bool,
     /// Whether the unit is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
-    /// The number of attempts, of any step in this pass, in which the worker was lost.
+    /// The number of attempts in this pass, at any step, in which the worker was lost.
     pub(crate) workers_lost: u32,
     /// The losses of the current step. Boxed, because most units have none.
     losses: Option<Box<Losses>>,
@@ -67,16 +69,17 @@ pub(crate) enum SecondPass {
     Begun,
 }
 
-/// Losses of the current step.
+/// The losses of the current step, and what the core remembers for the step's next attempt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses {
     /// The times at which attempts failed through no fault of the unit.
     lost: Vec<Moment>,
-    /// The number of attempts that ended for lack of memory. It has a separate limit.
+    /// The number of attempts that ended for lack of memory. They do not count as losses, because they have a separate
+    /// limit.
     pub(crate) short_of_memory: u32,
     /// The number of builds that failed while there was no room for them.
     pub(crate) without_room: u32,
-    /// The number of attempts, of any step in this pass, to which the machine refused a process.
+    /// The number of attempts in this pass, at any step, for which the machine refused to start a process.
     pub(crate) without_tasks: u32,
     /// The number of attempts that held more device memory than their lease reserved, while the run exceeded its
     /// ceiling.
@@ -90,8 +93,8 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Returns true if the attempt may not be repeated, because the previous loss was too recent or the step has had
-    /// too many losses.
+    /// Records a lost attempt. Returns true if it may not be repeated, because the previous loss was too recent or the
+    /// step has had too many losses.
     pub(crate) fn add_lost(&mut self, now: Moment) -> bool {
         self.lost.push(now);
         let recent = self.lost.iter().filter(|&&at| now.saturating_sub(at) < LOSS_WINDOW).count();
@@ -174,7 +177,8 @@ impl Unit {
         self.may_be_paired |= next.exclusive;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        // This count is kept for the whole pass. Otherwise a unit could pause the run for as long again in each step.
+        // This count is kept for the whole pass. Otherwise a unit could pause the run for the full time again in each
+        // step.
         let without_tasks = self.losses.take().map_or(0, |losses| losses.without_tasks);
         if 0 < without_tasks {
             self.losses().without_tasks = without_tasks;
@@ -201,8 +205,8 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Returns whether others are compared with this unit's speed-up. They are not if the unit failed or may leave out
-    /// entries.
+    /// Returns whether other units are compared with this unit's speed-up. They are not if this unit failed, or if it
+    /// may leave out entries.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }

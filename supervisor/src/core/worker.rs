@@ -1,4 +1,4 @@
-//! The state of a worker, as the core sees it.
+//! Keeps the core's view of a worker: its state, its lease and its runners.
 //!
 //! ```text
 //!              WorkerReady            Start                    Finished
@@ -10,9 +10,9 @@
 //!      └─────────────────────┴────────────────▶ Terminating ── WorkerGone ──▶ (gone: removed)
 //! ```
 //! A worker that is killed during a lease keeps the lease until it has finished or is gone. `WorkerGone` means that the
-//! pidfd fired and the process was reaped. It may come in any state, and it removes the worker. So does
-//! `WorkerNotReady` if the worker could not be started. If runners outlive their worker, they remain as its `Orphans`,
-//! which are charged until `OrphansEnded` reports that the last of them has ended.
+//! pidfd fired and the process was reaped. This event may come in any state, and it removes the worker.
+//! `WorkerNotReady` also removes the worker if it could not be started. If runners outlive their worker, they remain as
+//! its `Orphans`, which are charged until `OrphansEnded` reports that the last of them has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub(crate) struct Lease {
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
     pub(crate) peak_device: Option<Bytes>,
-    /// What its worker and runners held on the device when one of them was ended for exceeding `device`.
+    /// The memory that the worker and its runners held on the device when one of them was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
     /// Why a runner was ended, if memory was the reason. This decides whether and how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
@@ -62,11 +62,11 @@ pub(crate) struct Lease {
     pub(crate) breaches: BTreeSet<&'static str>,
 }
 
-/// A runner or compiler that was reported and has not died.
+/// A living runner or compiler that a worker has reported.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runner {
     pub(crate) limit: Bytes,
-    /// The memory files that it maps.
+    /// The total size of the memory files that the runner maps.
     pub(crate) shared: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) peak_owed: Bytes,
@@ -74,7 +74,7 @@ pub(crate) struct Runner {
     pub(crate) killed: Option<KillReason>,
 }
 
-/// The runners that a dead worker left behind.
+/// The living runners that a dead worker left behind.
 #[derive(Clone, Debug)]
 pub(crate) struct Orphans {
     pub(crate) role: Role,
@@ -93,16 +93,16 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// What its zygote owes. The zygote stays between leases, so this does not count as growth.
+    /// The memory that the worker's zygote owes. It does not count as growth, because the zygote stays between leases.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
     /// The memory that the worker holds on the device, without its runners.
     pub(crate) device: Bytes,
-    /// Whether it has had a lease on the device, or was sampled there.
+    /// Whether the worker has had a lease on the device, or a sample has shown it there.
     pub(crate) on_device: bool,
     pub(crate) peak_device: Option<Bytes>,
-    /// The captured bytes that it has verified.
+    /// The captured bytes that the worker has verified.
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,
@@ -112,24 +112,25 @@ pub(crate) struct Worker {
     /// Whether the policy log already says that it is still alive after being killed.
     pub(crate) overdue: bool,
     pub(crate) was_ready: bool,
-    /// Whether it has been sampled since it became idle. If so, `owed` is what its last lease left behind.
+    /// Whether the worker has been sampled since it became idle. If so, `owed` is the memory that it kept after its
+    /// last lease.
     pub(crate) seen_idle: bool,
-    /// Whether it was started before it was needed.
+    /// Whether the worker was started before it was needed.
     pub(crate) spare: bool,
 }
 
-/// An order to end. An idle worker exits by itself. A worker that a user replaces at once is killed.
+/// The order that a worker should end. An idle worker exits by itself. A worker that a user replaces at once is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
-    /// The reason for replacing it. `None` if the run is ending.
+    /// The reason for replacing the worker. `None` if the run is ending.
     pub(crate) reason: Option<RecycleReason>,
-    /// What the whole run owed at that moment.
+    /// The memory that the whole run owed when the order was given.
     pub(crate) owed: Bytes,
 }
 
 impl Runner {
-    /// Returns the memory that it owes, including the memory files that it maps.
+    /// Returns the memory that the runner owes, including the memory files that it maps.
     pub(crate) fn total_owed(&self) -> Bytes {
         self.owed + self.shared
     }
@@ -169,7 +170,7 @@ impl Worker {
         self.state == State::Idle
     }
 
-    /// Returns the time at which its current state times out.
+    /// Returns the time at which the worker's current state times out.
     pub(crate) fn deadline(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { deadline } | State::Draining { deadline } => Some(*deadline),
@@ -201,7 +202,7 @@ impl Worker {
         self.owed + self.zygote + owed_by(&self.runners)
     }
 
-    /// Returns whether it is alive and has not been told to end.
+    /// Returns whether the worker is alive and has not been told to end.
     pub(crate) fn stays(&self) -> bool {
         matches!(self.state, State::Starting { .. } | State::Idle | State::Leased(_)) && self.killed.is_none()
     }

@@ -1,5 +1,5 @@
-//! Finds the control groups that contain this process, and their lowest limits on memory and processes, for version 1
-//! and version 2.
+//! Finds the control groups (version 1 or 2) that contain this process, and their lowest limits on memory and
+//! processes.
 //!
 //! This module only reads. The supervisor's `cgroup` module creates groups.
 
@@ -12,17 +12,17 @@ use opt_shared::units::Bytes;
 use super::SampleError;
 use super::text::{lines, number, read_small, words};
 
-/// The most that is read of `mountinfo`, which has a line for each mount. Hosts with many containers have thousands of
+/// The maximum size of `mountinfo`, which has a line for each mount. Hosts with many containers have thousands of
 /// mounts.
 const MOUNTINFO_BYTES: usize = 8 << 20;
-/// The most that is read of `/proc/self/cgroup`, which has a line with a path for each hierarchy.
+/// The maximum size of `/proc/self/cgroup`, which has a line with a path for each hierarchy.
 const CGROUP_BYTES: usize = 64 << 10;
-/// The most that is read of a file that contains one number.
+/// The maximum size of a file that contains one number.
 const LIMIT_BYTES: usize = 64;
-/// The most that is read of a file with a few counts.
+/// The maximum size of a file that contains a few counts.
 const EVENTS_BYTES: usize = 256;
-/// Numbers of at least this size mean "no limit". Version 1 writes a number near 2^63, rounded to a page; no machine
-/// has an exbibyte of memory.
+/// Numbers of at least this size mean "no limit". Version 1 writes a number near 2^63, rounded to a page. No machine
+/// has an exbibyte of memory, so smaller numbers are real limits.
 const NO_LIMIT: u64 = 1 << 60;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,12 +76,13 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(least)
 }
 
-/// Returns the files that count refused processes and threads. Depending on the version of Linux, a file counts those
-/// refused at its group's own limit, or those refused in its group at any limit.
+/// Returns the files in which Linux counts how often control groups refused to start a process or thread. Depending on
+/// the version of Linux, a file counts the refusals that its group's own limit caused, or the refusals in its group
+/// that any limit caused.
 pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     let folders = groups_with(root, "pids")?;
     let file = |folder: PathBuf| {
-        // Since Linux 6.11, `pids.events` of version 2 also counts for the groups below.
+        // Since Linux 6.11, `pids.events` of version 2 includes the counts of the groups below.
         let local = folder.join("pids.events.local");
         if local.exists() { local } else { folder.join("pids.events") }
     };
@@ -128,7 +129,7 @@ pub struct OwnGroups {
     pub memory: Option<OwnGroup>,
     /// The group of version 1 with the controller that limits processes.
     pub pids: Option<OwnGroup>,
-    /// The group in systemd's own hierarchy of version 1 if there is one, otherwise the one of version 2.
+    /// The group in systemd's own hierarchy of version 1, if that hierarchy exists. Otherwise the group of version 2.
     pub systemd: Option<OwnGroup>,
 }
 
@@ -223,7 +224,7 @@ fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
 /// A mounted hierarchy of control groups.
 struct Mount {
     version: Version,
-    /// The group that the mount point shows.
+    /// The group that appears at the mount point.
     root: PathBuf,
     point: PathBuf,
 }
@@ -364,7 +365,7 @@ mod tests {
         let (memory, pids) = (group("groups/memory/pod/c", false), group("groups/pids", true));
         let wanted = OwnGroups { version_2: None, memory, pids, systemd: None };
         assert_eq!(own_groups(root.path()).expect("reads"), wanted);
-        // The host's tree is mounted below another group, or this process is outside what is mounted.
+        // The process is in a group outside the mounted part of the tree.
         for (groups, mounts) in [
             ("0::/../../other\n", TWO),
             ("0::/pod/a\n", "30 23 0:26 /pod/b /sys/fs/cgroup rw - cgroup2 c rw\n"),
@@ -392,7 +393,7 @@ mod tests {
             let files = files.each_ref().map(|(name, text)| (name.as_str(), *text));
             assert_eq!(pids_left(fake(groups, mounts, &files).path()).expect("reads"), Some(40));
             assert_eq!(pids_left(fake(groups, mounts, &files[..2]).path()).expect("reads"), None);
-            // A limit may be lower than the current number.
+            // A limit may be lower than the current number of processes.
             let over =
                 [files[3], ("sys/fs/cgroup/a/pids.max", "10\n"), ("sys/fs/cgroup/pids/a/pids.max", "10\n")];
             assert_eq!(pids_left(fake(groups, mounts, &over).path()).expect("reads"), Some(0));

@@ -1,7 +1,8 @@
-//! Drops the program's code from its resident memory. If a page is needed later, Linux maps it again from the page
-//! cache.
+//! Removes the pages of the program's own code from its resident memory. If a page is needed later, Linux maps it again
+//! from the page cache.
 //!
-//! Reading a plan and surveying captures use several MiB of code that a run does not use afterwards.
+//! This is worthwhile because reading a plan and surveying captures use several MiB of code that a run does not use
+//! afterwards.
 
 use std::ffi::c_void;
 use std::io::{self, BufReader};
@@ -10,7 +11,7 @@ use std::path::Path;
 
 use rustix::mm::{Advice, madvise};
 
-/// Drops the resident pages of this program's code. The mappings stay.
+/// Removes the pages of this program's code from resident memory. The mappings stay.
 pub fn drop_pages() -> io::Result<()> {
     for range in own_code()? {
         // SAFETY: none of these pages is a private copy, and none is writable, so all have the content of the file.
@@ -27,8 +28,8 @@ fn own_code() -> io::Result<Vec<Range<usize>>> {
     unchanged_code(smaps, program.as_os_str().as_encoded_bytes())
 }
 
-/// Returns the ranges of addresses at which a process has mapped the code of `program`, without those that have private
-/// copies of pages. A debugger makes such copies, for example.
+/// Returns the address ranges at which a process has mapped the code of `program`. Ranges that contain private copies
+/// of pages, such as those that a debugger makes, are left out.
 fn unchanged_code(smaps: impl io::BufRead, program: &[u8]) -> io::Result<Vec<Range<usize>>> {
     let mut found = Vec::new();
     let mut range = None;
@@ -48,8 +49,8 @@ fn is_header(line: &[u8]) -> bool {
     line.split(|&byte| byte == b' ').next().is_some_and(|word| word.contains(&b'-'))
 }
 
-/// Parses the first line of a mapping: `START-END r-xp OFFSET DEVICE INODE   PATH`. `None` if it is not the code of
-/// `program`.
+/// Parses the first line of a mapping, which has the form `START-END r-xp OFFSET DEVICE INODE PATH`. Returns `None` if
+/// the mapping is not the code of `program`.
 fn code_range(line: &[u8], program: &[u8]) -> Option<Range<usize>> {
     let fields = std::str::from_utf8(line.strip_suffix(program)?).ok()?;
     let mut fields = fields.split_ascii_whitespace();

@@ -1,23 +1,26 @@
-//! Detects conditions that disturb times on this machine: other load, CPU time taken by the host, changing clock
-//! speeds.
+//! Detects conditions that disturb time measurements on this machine: other load, CPU time that the host of a virtual
+//! machine takes away, and changing clock speeds.
 
 use std::fs;
 use std::path::Path;
 
-/// What may disturb times on this machine. A field is `None` if the machine does not report it.
+/// The conditions that may disturb time measurements on this machine. A field is `None` if the machine does not report
+/// it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// The frequency governors of all CPUs, each named once. Empty if the machine reports none, as is usual in virtual
-    /// machines.
+    /// The names of the CPUs' frequency governors, without repetitions. Empty if the machine reports none, as is usual
+    /// in virtual machines.
     pub governors: Vec<String>,
     /// Whether two hardware threads share a core.
     pub smt: Option<bool>,
-    /// The load average of the last minute: how many threads ran, or waited for a CPU or a disk.
+    /// The load average of the last minute, which is the average number of threads that ran, or waited for a CPU or a
+    /// disk.
     pub load: Option<f64>,
-    /// CPU time of all CPUs since the machine started, and the part that the host took away (steal).
+    /// The total time of all CPUs since the machine started, and the part that the host took away (steal), both in
+    /// clock ticks.
     ticks: Option<(u64, u64)>,
-    /// How often heat throttled the cores since the machine started: the sum of the counts of all CPUs. A core with two
-    /// hardware threads counts twice.
+    /// The number of times that cores were throttled because of heat since the machine started. This is the sum of the
+    /// counts of all CPUs, so a core with two hardware threads counts twice.
     throttled: Option<u64>,
 }
 
@@ -60,7 +63,7 @@ impl Disturbance {
     }
 }
 
-/// Returns all and stolen CPU time, from the first line of `/proc/stat`.
+/// Returns the total and the stolen CPU time from the first line of `/proc/stat`.
 fn ticks(text: &str) -> Option<(u64, u64)> {
     let figures: Vec<u64> = text
         .lines()
@@ -69,7 +72,7 @@ fn ticks(text: &str) -> Option<(u64, u64)> {
         .split_whitespace()
         .map_while(|figure| figure.parse().ok())
         .collect();
-    // The last two figures are the time of guests, which the first two include.
+    // The last two figures are the time of guests. Leave them out, because the first two figures include them.
     let all = figures.iter().take(8).sum();
     Some((all, *figures.get(7)?))
 }

@@ -1,4 +1,4 @@
-//! Detects which of Linux's interfaces for watching memory exist here, and whether NVIDIA's driver is loaded.
+//! Detects which of Linux's interfaces for watching memory this machine offers, and whether NVIDIA's driver is loaded.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -16,12 +16,13 @@ pub struct Features {
     pub children: bool,
     /// Whether `/proc/PID/smaps_rollup` exists.
     pub smaps_rollup: bool,
-    /// Whether files show that NVIDIA's driver is loaded.
+    /// Whether NVIDIA's driver is loaded, according to the files that it creates.
     pub nvidia: bool,
 }
 
 impl Features {
-    /// Arms a trigger to find out whether that is possible. Closing its file removes the trigger.
+    /// Detects the interfaces. To find out whether triggers can be armed, arms one. Closing its file removes the
+    /// trigger again.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
         let own_process = proc.join("self");

@@ -1,4 +1,4 @@
-//! Describes the machine for the results: processor, cores, memory, version of Linux.
+//! Describes the machine for the results: its processor, cores, memory, and version of Linux.
 
 use opt_shared::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};

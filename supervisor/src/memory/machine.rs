@@ -1,6 +1,6 @@
 //! Samples the machine's memory and swap, from descriptors of `/proc/meminfo` and `/proc/vmstat` that stay open.
 //!
-//! In a container these are the host's figures; `cgroup` finds the container's limit.
+//! In a container, these figures are those of the host. The module `cgroup` finds the container's own limit.
 
 use std::path::Path;
 
@@ -9,19 +9,20 @@ use opt_shared::units::Bytes;
 use super::text::{KeptFile, kilobytes, lines, name_and_value, number, words};
 use super::{SampleError, page_size};
 
-/// The most that is read of `/proc/meminfo`, which has about 1.5 KiB. A longer file is an error.
+/// The maximum size of `/proc/meminfo`, which has about 1.5 KiB. A longer file is an error.
 const MEMINFO_BYTES: usize = 16 << 10;
-/// The most that is read of `/proc/vmstat`, which has about 4 KiB: one line for each counter that Linux was built with.
+/// The maximum size of `/proc/vmstat`, which has about 4 KiB. It contains a line for each counter that Linux was built
+/// with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineSample {
     pub total: Bytes,
-    /// Linux's estimate of the memory available without swapping.
+    /// Linux's estimate of how much memory is available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// The size of the swap. `None` if `/proc/meminfo` has no such line. Linux always writes one, with 0 if there is no
-    /// swap.
+    /// The total swap space. `None` if `/proc/meminfo` has no such line, although Linux always writes one, even if
+    /// there is no swap space.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
 }
@@ -42,13 +43,13 @@ pub struct MachineSampler {
 }
 
 impl MachineSampler {
-    /// Opens the files; `proc` is `/proc`.
+    /// Opens the files below `proc`, which is `/proc` except in tests.
     pub fn open(proc: &Path) -> Result<Self, SampleError> {
         let path = proc.join("meminfo");
         let Some(meminfo) = KeptFile::open(path.clone(), MEMINFO_BYTES)? else {
             return Err(SampleError::io(&path, "open it", std::io::ErrorKind::NotFound.into()));
         };
-        // Some containers hide this file; swap traffic is then unknown.
+        // Some containers hide this file. In them, the swap traffic is unknown.
         let vmstat = KeptFile::open(proc.join("vmstat"), VMSTAT_BYTES)?;
         Ok(Self { meminfo, vmstat, page: page_size() })
     }

@@ -1,8 +1,8 @@
-//! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. Also samples
-//! how many processes can still be started.
+//! Samples how much memory processes owe, how much the machine has, and how much control groups allow. Also samples how
+//! many processes can still be started.
 //!
-//! Functions that read files take the root as an argument (`/` or `/proc` in production), so tests can use a fake one.
-//! An absent figure is `None`, never 0, and a process that no longer exists is [`Seen::Gone`].
+//! Functions that read files take the root folder as an argument (`/` or `/proc` in production), so that tests can pass
+//! a fake one. An absent figure is `None`, never 0. A process that no longer exists is reported as [`Seen::Gone`].
 
 pub mod cgroup;
 pub mod code;
@@ -24,7 +24,7 @@ use opt_shared::units::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen<T> {
     Alive(T),
-    /// The process has no memory: it is a zombie, or a kernel thread.
+    /// The process has no memory, because it is a zombie or a kernel thread.
     NoMemory,
     /// The process no longer exists, or its pid belongs to another process.
     Gone,
@@ -64,7 +64,7 @@ pub enum SampleError {
 
 impl SampleError {
     fn line(path: &Path, line: &[u8], wanted: &'static str) -> Self {
-        // Lines in `/proc` are short. If one is long, its beginning is enough.
+        // Lines in `/proc` are usually short. Of a long line, the beginning is enough for an error message.
         const MAX_SHOWN: usize = 120;
         let shown = &line[..line.len().min(MAX_SHOWN)];
         Self::Line { path: path.to_owned(), line: String::from_utf8_lossy(shown).into_owned(), wanted }

@@ -9,11 +9,11 @@ use super::SampleError;
 use super::cgroup::pids_left;
 use super::text::{number, read_small, words};
 
-/// The most that is read of a file. Each file has one short line.
+/// The maximum size of a file. Each file has one short line.
 const BYTES: usize = 256;
 
 /// Returns how many more processes and threads the machine and the control groups allow, or `None` if no limit can be
-/// read; `root` is `/` except in tests. The user's own limit does not count here; see `left_for_user`.
+/// read. `root` is `/` except in tests. The user's own limit is not included; `left_for_user` reads it.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;
@@ -24,7 +24,7 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(machine.chain(groups).min())
 }
 
-/// Returns how many more processes and threads the limit that `ulimit -u` shows allows. Returns `None` if no limit
+/// Returns how many more processes and threads the user's own limit (`ulimit -u`) allows. Returns `None` if no limit
 /// applies to this process, if `/proc` cannot be listed, or if the limit is so far away that counting processes is not
 /// worth the time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
@@ -38,9 +38,10 @@ pub fn left_for_user(root: &Path) -> Option<u64> {
 }
 
 fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
-    /// If at least this many are left, any run has enough.
+    /// A number of processes that is enough for any run.
     const PLENTY: u64 = 1024;
-    // No user can have more tasks than the machine.
+    // A user has at most as many tasks as the whole machine, so if these are far below the limit, there is no need to
+    // count the user's.
     if let Ok(Some(all)) = tasks(proc)
         && all.saturating_add(PLENTY) <= limit
     {
@@ -54,15 +55,16 @@ fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Returns the real user of a process. It is read from `status`, because the files of a process in `/proc` may belong
-/// to root, as those of workers do.
+/// Returns the real user of a process, according to its file `status`. The owner of the files in `/proc` does not tell
+/// the user, because these files may belong to root, as those of workers do.
 fn real_user(process: &Path) -> Option<u32> {
     let status = std::fs::read_to_string(process.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Returns the number of tasks on this machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
+/// Returns the number of tasks on this machine. In `/proc/loadavg`, it is the second number of the fourth word, such as
+/// 512 in `0.2 0.1 0.1 3/512 4711`.
 fn tasks(proc: &Path) -> Result<Option<u64>, SampleError> {
     let path = proc.join("loadavg");
     let Some(text) = read_small(&path, BYTES)? else { return Ok(None) };

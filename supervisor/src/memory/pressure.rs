@@ -1,6 +1,7 @@
-//! A trigger of Linux's pressure stall information (PSI), which reports that tasks are waiting for memory.
+//! Arms a trigger with which Linux reports that tasks are waiting for memory. The trigger is part of Linux's pressure
+//! stall information (PSI).
 //!
-//! The main loop polls the trigger's descriptor; the core decides how to react.
+//! The main loop polls the trigger's descriptor. The core decides what to do when the trigger fires.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -8,7 +9,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Fires when tasks were stalled for 150 ms within 2 s. Without privileges, the window must be a multiple of 2 s.
+/// The definition of the trigger, which fires when tasks were stalled for 150 ms within a window of 2 s. For a process
+/// without privileges, the window must be a multiple of 2 s.
 pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Samples the memory of one process: `/proc/PID/statm` is cheap enough for the hot loop, and `/proc/PID/status` splits
-//! memory into owed and reclaimable memory.
+//! Samples the memory of one process from `/proc/PID/statm` and `/proc/PID/status`. Reading `statm` is cheap enough for
+//! the hot loop. Reading `status` takes longer, but distinguishes owed memory from reclaimable memory.
 //!
 //! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
 //! the same pid. A sampler allocates nothing after `open`, except for errors.
@@ -11,15 +11,15 @@ use opt_shared::units::Bytes;
 use super::text::{KeptFile, kilobytes, lines, name_and_value, number, read_small, words};
 use super::{SampleError, Seen, page_size};
 
-/// The most that is read of `statm`: seven numbers of at most 20 digits.
+/// The maximum size of `statm`, which contains seven numbers of at most 20 digits.
 const STATM_BYTES: usize = 512;
-/// The most that is read of `status`. The file has about 1.5 KiB; its lists of CPUs and memory nodes grow with the
-/// machine.
+/// The maximum size of `status`. The file has about 1.5 KiB, but its lists of CPUs and memory nodes are longer on large
+/// machines.
 const STATUS_BYTES: usize = 64 << 10;
-/// The most that is read of `stat`: 52 numbers and a name.
+/// The maximum size of `stat`, which contains 52 fields, one of them a name.
 const STAT_BYTES: usize = 4 << 10;
 
-/// The figures of `status` about memory. A figure that Linux does not report is `None`.
+/// The memory figures in `/proc/PID/status`. A figure that Linux does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSample {
     pub rss_anon: Option<Bytes>,
@@ -30,19 +30,19 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// Returns the memory that stays in use until the process frees it or ends. `None` if one of the four figures is
-    /// unknown.
+    /// Returns the owed memory, which stays in use until the process frees it or ends. `None` if one of the four
+    /// figures is unknown.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }
 
-    /// Returns the pages of files, which Linux can reclaim.
+    /// Returns the size of the file pages, which Linux can reclaim.
     pub fn reclaimable(&self) -> Option<Bytes> {
         self.rss_file
     }
 }
 
-/// Resident memory, which includes file pages, but neither swapped memory nor page tables.
+/// The resident memory of a process. It includes file pages, but neither swapped memory nor page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Anonymous, shared and file pages.
@@ -73,7 +73,7 @@ impl ProcessSampler {
         Ok(Some(Self { statm, status, page: page_size() }))
     }
 
-    /// Takes the cheap sample, from `statm`.
+    /// Takes the cheap sample from `statm`.
     pub fn resident(&mut self) -> Result<Seen<Resident>, SampleError> {
         let wanted = "seven page counts";
         let Some((path, text)) = self.statm.read()? else { return Ok(Seen::Gone) };
@@ -90,7 +90,7 @@ impl ProcessSampler {
         Ok(Seen::Alive(Resident { resident: pages(resident), shared: pages(shared) }))
     }
 
-    /// Takes the full sample, from `status`.
+    /// Takes the full sample from `status`.
     pub fn sample(&mut self) -> Result<Seen<ProcessSample>, SampleError> {
         let Some((path, text)) = self.status.read()? else { return Ok(Seen::Gone) };
         let mut sample = ProcessSample::default();
@@ -110,7 +110,7 @@ impl ProcessSampler {
     }
 }
 
-/// What identifies a process. The start time distinguishes it from a later process with the same pid.
+/// The parent and start time of a process. The start time distinguishes the process from a later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub parent: u32,
@@ -136,7 +136,7 @@ pub fn start_time(proc: &Path, pid: u32) -> Result<Option<u64>, SampleError> {
 }
 
 /// Parses `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line ends. Later
-/// fields cannot, so parsing begins after the last parenthesis.
+/// fields contain no parentheses, so parsing begins after the last one.
 fn parse_stat(text: &[u8]) -> Option<Identity> {
     const FIRST_FIELD_AFTER_NAME: usize = 3;
     let end = text.iter().rposition(|&byte| byte == b')')?;

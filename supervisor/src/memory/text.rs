@@ -1,4 +1,4 @@
-//! Reads small files of `/proc` and of control groups, and parses numbers in them without allocating.
+//! Reads small files such as those in `/proc` and in control groups, and parses the numbers in them without allocating.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,7 +18,8 @@ pub(super) struct KeptFile {
 }
 
 impl KeptFile {
-    /// Opens a file. Returns `None` if it does not exist. `read` will fail if the content has `limit` bytes or more.
+    /// Opens a file. Returns `None` if the file does not exist. Later, `read` fails if the content has `limit` bytes or
+    /// more.
     pub(super) fn open(path: PathBuf, limit: usize) -> Result<Option<Self>, SampleError> {
         match File::open(&path) {
             Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; limit].into_boxed_slice() })),
@@ -31,7 +32,7 @@ impl KeptFile {
         &self.path
     }
 
-    /// Reads the whole file, and returns its path and content. Returns `None` if the process that it describes has
+    /// Reads the whole file, and returns its path and content. Returns `None` if the file describes a process that has
     /// ended.
     pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
         let mut length = 0;
@@ -58,9 +59,9 @@ pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Reads a file, and fails if it has `limit` bytes or more. Returns `None` if it does not exist, or if the process that
-/// it describes has ended. The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap
-/// of this process.
+/// Reads a file, and fails if it has `limit` bytes or more. Returns `None` if the file does not exist, or if it
+/// describes a process that has ended. The buffer grows with the content, because a buffer of `limit` bytes could
+/// enlarge the heap of this process permanently.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
@@ -76,7 +77,7 @@ pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// Parses `value`, the part `123 kB` of a line such as `Name: 123 kB`. An error shows the whole `line`.
+/// Parses the value of a line such as `Name: 123 kB`. `value` is the part `123 kB`. An error shows the whole `line`.
 pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes, SampleError> {
     let wanted = "a size in kB";
     let mut words = words(value);
@@ -87,7 +88,7 @@ pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes,
     }
 }
 
-/// Splits a line at its first colon.
+/// Splits a line at its first colon. Returns `None` if there is no colon.
 pub(super) fn name_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = line.iter().position(|&byte| byte == b':')?;
     Some((&line[..colon], &line[colon + 1..]))

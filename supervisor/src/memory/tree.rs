@@ -1,9 +1,9 @@
-//! Finds the descendants of a process, from `/proc/PID/task/*/children` or, if Linux has no such file, from the parents
-//! of all processes.
+//! Finds the descendants of a process by reading `/proc/PID/task/*/children` or, if Linux has no such files, the
+//! parents of all processes.
 //!
-//! The tree can change during a walk. A process that started or was orphaned meanwhile may be missing, and a process in
-//! the result may have ended. The cost of the second method grows with the number of processes on the machine, so
-//! callers should use it less often ([`TreeWalker::is_cheap`]).
+//! The tree can change during a walk. A process that started or was orphaned during the walk may be missing, and a
+//! process in the result may have ended. The cost of reading all parents grows with the number of processes on the
+//! machine, so callers should walk less often if [`TreeWalker::is_cheap`] returns false.
 
 use std::io::Write as _;
 use std::mem::MaybeUninit;
@@ -17,9 +17,10 @@ use super::SampleError;
 use super::procfs::{parent, process_folder};
 use super::text::{number, words};
 
-/// The maximum number of descendants. Only a fork bomb should exceed it.
+/// The maximum number of descendants. Only a fork bomb should exceed this number.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// The maximum number of processes on the machine: twice Linux's default limit on pids for machines with up to 32 CPUs.
+/// The maximum number of processes on the machine. It is twice Linux's default limit on pids for machines with up to 32
+/// CPUs.
 pub const MAX_PROCESSES: usize = 64 << 10;
 /// The size of the buffer for a list of children, with 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
@@ -35,7 +36,7 @@ pub struct TreeWalker {
     entries: Box<[MaybeUninit<u8>]>,
     text: Box<[u8]>,
     found: Vec<u32>,
-    /// All processes as (parent, child); used only if Linux lists no children.
+    /// All processes, as pairs of parent and child. Used only if Linux does not list children.
     pairs: Vec<(u32, u32)>,
     method: Method,
 }
@@ -74,7 +75,8 @@ impl TreeWalker {
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // The lists of children cannot appear later, so this walk and all later ones read the parents.
+                // Linux does not list children, and this cannot change later, so this walk and all later ones read the
+                // parents.
                 Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }
@@ -82,7 +84,8 @@ impl TreeWalker {
         if self.method == Method::Parents {
             self.by_parents(pid)?;
         }
-        // A process that was orphaned during the walk can be found twice, below its old and its new parent.
+        // A process that was orphaned during the walk can be found twice, once below its old parent and once below its
+        // new one.
         self.found.sort_unstable();
         self.found.dedup();
         Ok(&self.found)
@@ -147,7 +150,8 @@ impl TreeWalker {
             let children = match children {
                 Ok(children) => children,
                 Err(Errno::NOENT | Errno::SRCH) => {
-                    // Either the thread has ended, or Linux does not list children.
+                    // Either the thread has ended, or Linux does not list children. If the thread's folder exists, it
+                    // is the latter.
                     let mut name = [0; NAME_BYTES];
                     if open_below(tasks.as_fd(), &mut name, format_args!("{thread}"), OFlags::DIRECTORY)
                         .is_ok()
@@ -182,7 +186,7 @@ impl TreeWalker {
     }
 }
 
-/// Returns the children of a process, sorted. Reads the parents of all processes.
+/// Returns the children of a process, sorted. To find them, reads the parents of all processes.
 pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {
@@ -194,7 +198,7 @@ pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     Ok(children)
 }
 
-/// Passes the pid and the parent of each process to `visit`. Processes that end meanwhile are skipped.
+/// Calls `visit` with the pid and the parent of each process. Processes that end in the meantime are skipped.
 fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleError> {
     let entries = std::fs::read_dir(proc).map_err(|error| SampleError::io(proc, "list it", error))?;
     let mut seen = 0;
@@ -213,7 +217,7 @@ fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleErr
     Ok(())
 }
 
-/// Opens an entry of a folder. Its name is formatted into `buffer`, without an allocation.
+/// Opens an entry of a folder. Formats the entry's name into `buffer`, so that nothing is allocated.
 fn open_below(
     folder: BorrowedFd<'_>,
     buffer: &mut [u8; NAME_BYTES],
@@ -244,7 +248,7 @@ fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<u
 mod tests {
     use super::*;
 
-    /// A fake `/proc`. Each thread is given as process, thread and list of children.
+    /// Creates a fake `/proc`. Each thread is given as the pid of its process, its own id, and its list of children.
     fn fake(threads: &[(u32, u32, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("folder");
         for (pid, thread, children) in threads {

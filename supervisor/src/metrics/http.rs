@@ -1,7 +1,7 @@
-//! A minimal HTTP/1.1 server for scrapers: one GET, one answer, then the connection is closed. It runs in the main loop
-//! of a run and never blocks.
+//! Serves the metrics page to scrapers with a minimal HTTP/1.1 server. Each connection carries one GET request and one
+//! answer, and is then closed. The server runs in the main loop of a run and never blocks.
 //!
-//! Scrapers are not trusted: the size and duration of a request and the number of connections are limited, and no part
+//! Scrapers are untrusted, so the size and duration of a request and the number of connections are limited, and no part
 //! of a request is kept.
 
 use std::io::{ErrorKind, Read, Write};
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-/// The maximum number of simultaneous connections. Further ones wait until they are accepted.
+/// The maximum number of simultaneous connections. Further clients wait until one of these connections has been closed.
 const MAX_CLIENTS: usize = 8;
 /// The maximum length of a request with its headers, in bytes.
 const MAX_REQUEST: usize = 8 << 10;
-/// The timeout from accepting a connection to the last byte of the answer.
+/// The maximum time from accepting a connection to sending the last byte of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ pub struct MetricsError {
 
 struct Client {
     stream: TcpStream,
-    /// The connection is closed at this time.
+    /// The time at which the connection is closed even if it is not done.
     until: Instant,
     request: Vec<u8>,
     answer: Vec<u8>,
@@ -73,7 +73,7 @@ impl Responder {
         }))
     }
 
-    /// Returns when `serve` must be called even if no descriptor is ready.
+    /// Returns the time at which `serve` must be called even if no descriptor is ready.
     pub fn next_moment(&self) -> Option<Instant> {
         self.clients.iter().map(|client| client.until).chain(self.accepts_from).min()
     }
@@ -87,11 +87,11 @@ impl Responder {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The client has gone, and others may wait.
+                // This client has gone, but other clients may be waiting.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
-                    // For example, no descriptor is free. Without a pause, the waiting connection would wake the loop
-                    // again at once.
+                    // For example, no file descriptor is free. Without a pause, the connection that waits to be
+                    // accepted would wake the loop again at once.
                     self.accepts_from = Some(now + ACCEPT_PAUSE);
                     break;
                 }
@@ -112,7 +112,7 @@ impl Responder {
 }
 
 impl Client {
-    /// Continues a connection. Returns false when it is done.
+    /// Reads more of the request, or writes more of the answer. Returns false when the connection is done.
     fn advance(&mut self, page: &dyn Fn() -> Option<String>) -> bool {
         if self.answer.is_empty() && !self.read(page) {
             return false;
@@ -194,7 +194,7 @@ mod tests {
         socket.write_all(request).expect("written");
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time limit");
         let (now, mut answer) = (Instant::now(), Vec::new());
-        // The loop and the reader alternate until the answer is complete.
+        // Alternate between serving and reading until the answer is complete.
         for _ in 0..500 {
             responder.serve(now, &|| Some("figures\n# EOF\n".to_owned()));
             let mut chunk = [0u8; 4096];

@@ -1,7 +1,7 @@
-//! The metrics of a run for a monitoring system, in the OpenMetrics text format. `docs/reference/control.md` lists
-//! them.
+//! Keeps the metrics of a run, and writes them for monitoring systems in the OpenMetrics text format.
+//! `docs/reference/control.md` lists all metrics.
 //!
-//! Counters start at zero with the process, and gauges show the current state. `http` serves the page.
+//! Counters start at zero when the process starts. Gauges show the current state. `http` serves the page.
 
 pub mod http;
 
@@ -57,7 +57,8 @@ pub struct GaugeValues {
     pub ceiling: Bytes,
     pub reclaimable: Bytes,
     pub available: Bytes,
-    /// Device memory held by the run's processes. `None` without a device, or if it has not been sampled yet.
+    /// The device memory that the run's processes hold. `None` if there is no device, or if it has not been sampled
+    /// yet.
     pub device: Option<Bytes>,
     /// The highest value of `device` in any sample so far.
     pub device_peak: Option<Bytes>,
@@ -154,7 +155,7 @@ impl Metrics {
 
     /// Returns the text of the whole page.
     pub fn page(&self, gauges: &GaugeValues) -> Result<String, fmt::Error> {
-        // Clearing starts the counts from zero, and removes labels that no longer occur.
+        // These gauges are counted anew for each page. Clearing them also removes labels that no longer occur.
         self.workers.clear();
         self.leases.clear();
         for &(role, state) in &gauges.workers {

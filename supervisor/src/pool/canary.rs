@@ -1,7 +1,8 @@
-//! Canaries: short-lived processes of this program that try to bypass a protection of the sandbox, or answer a question
-//! about the machine. Their code is behind `opt_worker::canary_main`.
+//! Starts canaries, reads their output within limits, and ends them. A canary is a short-lived process of this program
+//! that tries to bypass a protection of the sandbox, or answers a question about the machine. Canaries run no untrusted
+//! code.
 //!
-//! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
+//! The code that a canary runs begins at `opt_worker::canary_main`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,7 +23,7 @@ use super::spawn::{Executable, driver_variables};
 /// answer.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
-/// A live canary. Dropping it kills and reaps it.
+/// A canary that has been started. Dropping this value kills and reaps the process.
 pub struct Canary {
     pid: u32,
     pidfd: OwnedFd,
@@ -56,7 +57,7 @@ impl Canary {
             .spawn()?;
         let pid = child.id();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        // The child has not been reaped, so its pid cannot have been reused. It is reaped through the pidfd later.
+        // The pid cannot have been reused, because the child has not been reaped. It is reaped through the pidfd later.
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
         let input = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -67,12 +68,12 @@ impl Canary {
         self.pid
     }
 
-    /// Lets a canary that waits for its standard input begin.
+    /// Lets a canary begin that waits for a byte on its standard input.
     pub fn go(&mut self) -> io::Result<()> {
         self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"g"))
     }
 
-    /// Returns the canary's output. It is an error if the canary does not end within `timeout`.
+    /// Returns the canary's output. Fails if the canary does not end within `timeout`.
     pub fn output(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
         if !self.ends_within(timeout) {
@@ -82,8 +83,8 @@ impl Canary {
             ));
         }
         let mut output = String::new();
-        // The canary has ended, so reading does not block. It could end although nothing had been read, because the
-        // pipe's buffer is larger than a canary's output.
+        // Reading does not block, because the canary has ended. The canary could end before its output was read,
+        // because the output fits into the pipe's buffer.
         (&self.output).take(MAX_OUTPUT_BYTES).read_to_string(&mut output)?;
         Ok(output)
     }
@@ -96,7 +97,7 @@ impl Canary {
         dies_within(&self.pidfd, timeout)
     }
 
-    /// Returns whether SIGKILL ended the canary; `None` if it is still running or cannot be waited for.
+    /// Returns whether SIGKILL ended the canary, or `None` if the canary is still running or cannot be waited for.
     pub fn was_killed(&self) -> Option<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;

@@ -1,7 +1,8 @@
-//! A worker's ipc-channel. Two threads use it, because sending, receiving and accepting could block the main loop.
+//! Exchanges messages with a worker over an ipc-channel, in two threads for each worker. Threads are necessary because
+//! sending, receiving and accepting could block the main loop.
 //!
-//! The reader also does the handshake. `IpcOneShotServer::accept` has no timeout and would hang if the worker died
-//! before connecting, so `Channel::close` connects to the server itself, with an empty nonce.
+//! The thread that reads also does the handshake. `IpcOneShotServer::accept` has no timeout and would hang if the
+//! worker died before connecting, so `Channel::close` connects to the server itself, with an empty nonce.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use opt_shared::message::{FromWorker, Hello, PROTOCOL_VERSION, ToWorker};
 
 use super::PoolEvent;
 
-/// The stack size of the threads, in bytes. They only move messages.
+/// The stack size of the threads, in bytes. A small stack is enough, because the threads only move messages.
 const STACK: usize = 256 * 1024;
 
-/// The supervisor's end of the channel.
+/// The supervisor's end of the channel to one worker.
 pub(super) struct Channel {
     outbox: Sender<ToWorker>,
     server_name: String,
@@ -25,7 +26,7 @@ pub(super) struct Channel {
     accept_returned: Arc<AtomicBool>,
 }
 
-/// Passes events to the main loop, and wakes it through an eventfd.
+/// Passes events to the main loop, and wakes the loop through an eventfd.
 #[derive(Clone)]
 struct EventSender {
     events: Sender<PoolEvent>,
@@ -86,7 +87,7 @@ impl Channel {
 
     /// Sends a message. Never blocks.
     pub(super) fn send(&self, message: ToWorker) {
-        // This fails if the writer has ended: the worker is dead, or its handshake failed.
+        // This fails if the writing thread has ended, because the worker is dead or its handshake failed.
         let _ = self.outbox.send(message);
     }
 
@@ -129,7 +130,8 @@ fn check_hello(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> 
 }
 
 fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, events: &EventSender) {
-    // The end of the channel is not reported, because it does not prove that the worker is dead. The pidfd does.
+    // The end of the channel is not reported, because it does not prove that the worker is dead. Only the pidfd shows
+    // that.
     while let Ok(message) = receiver.recv() {
         events.send(PoolEvent::Message { worker, message });
     }

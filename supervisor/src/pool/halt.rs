@@ -1,5 +1,5 @@
-//! Stops the descendants of a compiler that was stopped itself, so that none of them takes more memory before the kill
-//! is recorded. `mod.rs` stops the compiler and later kills it, and its descendants end with it.
+//! Stops the descendants of a stopped compiler, so that none of them takes more memory before the reason for the kill
+//! is recorded. `mod.rs` stops the compiler itself and later kills it. Its descendants end with it.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::parent_and_start;
 
-/// The largest number of walks over the descendants. A walk finds the processes that were started during the previous
+/// The maximum number of walks over the descendants. A walk finds the processes that were started during the previous
 /// walk by processes that were still running. The second walk usually finds nothing.
 const MAX_WALKS: usize = 8;
 
-/// Stops the descendants of a stopped process. `descendants` lists them.
+/// Stops the descendants of a stopped process. `descendants` returns their current pids.
 pub(crate) fn halt_descendants(root: u32, mut descendants: impl FnMut() -> Vec<u32>) {
     let mut halted = BTreeSet::from([root]);
     for _ in 0..MAX_WALKS {
@@ -27,8 +27,8 @@ pub(crate) fn halt_descendants(root: u32, mut descendants: impl FnMut() -> Vec<u
     }
 }
 
-/// Stops a process if its parent is one of `parents`. Returns false if the process has ended, if another process has
-/// its pid now, or if its parent has not been stopped yet.
+/// Stops a process if its parent is one of `parents`, which have been stopped. Returns false if the process has ended,
+/// if another process has its pid now, or if its parent has not been stopped yet.
 fn halt_child(pid: u32, parents: &BTreeSet<u32>) -> bool {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(pidfd) = pidfd_open(raw, PidfdFlags::empty()) else { return false };
@@ -55,7 +55,7 @@ mod tests {
         let _ = kill_process(pid, signal);
     }
 
-    /// Lists all descendants, from the parents of all processes.
+    /// Returns all descendants of a process, which it finds by reading the parents of all processes.
     fn descendants(root: u32) -> Vec<u32> {
         let all: Vec<(u32, u32)> = std::fs::read_dir("/proc")
             .expect("readable")

@@ -1,9 +1,12 @@
-//! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
+//! Starts, watches, stops, kills and reaps worker processes. During a run, no other module of the supervisor starts or
+//! reaps processes.
 //!
-//! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
-//! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds. A
-//! worker reaps its own runners. A runner that outlives its worker is reaped here, because the supervisor is a
-//! subreaper (`PR_SET_CHILD_SUBREAPER`). In this module, compilers count as runners.
+//! This module also does the handshake with workers, runs the threads of their channels, and keeps the pidfds of
+//! workers and runners. It reports `PoolEvent`s, and carries out the decisions of its callers. Signals are sent only
+//! through pidfds.
+//!
+//! A worker reaps its own runners. If a runner outlives its worker, this module reaps it, which is possible because the
+//! supervisor is a subreaper (`PR_SET_CHILD_SUBREAPER`). In this module, a compiler is also called a runner.
 
 mod canary;
 mod channel;
@@ -37,7 +40,7 @@ pub enum PoolEvent {
         worker: WorkerId,
         pid: u32,
     },
-    /// The handshake failed. The process, if there is one, must still be killed.
+    /// The handshake failed. If the process was started, it must still be killed.
     NotReady {
         worker: WorkerId,
         why: String,
@@ -53,7 +56,7 @@ pub enum PoolEvent {
         how: String,
         left_runners: bool,
     },
-    /// The last runner that a dead worker left has ended.
+    /// The last runner that a dead worker left behind has ended.
     OrphansEnded {
         worker: WorkerId,
     },
@@ -75,35 +78,35 @@ struct Member {
     pidfd: OwnedFd,
     channel: Channel,
     runners: BTreeMap<u32, Runner>,
-    /// Whether it was stopped. It is killed once the reason has been recorded.
+    /// Whether the worker was stopped. It is killed once the reason has been recorded.
     halted: bool,
 }
 
 struct Runner {
     pidfd: OwnedFd,
-    /// As for a worker.
+    /// Whether the runner was stopped. It is killed once the reason has been recorded.
     halted: bool,
 }
 
-/// The reason why a runner cannot be watched.
+/// The reason why the supervisor cannot watch a runner.
 #[derive(Debug)]
 pub enum Unwatched {
     /// The runner or its worker has died.
     Gone,
-    /// This process has no descriptors or memory left for it. The runner may be alive.
+    /// This process has no file descriptor or no memory left for watching. The runner may be alive.
     Short(String),
     /// Another system call failed. The runner may be alive.
     Failed(String),
 }
 
-/// A process that a dead worker left behind.
+/// A runner that a dead worker left behind.
 struct Orphan {
     worker: WorkerId,
     pid: u32,
     pidfd: OwnedFd,
 }
 
-/// All workers of a run, and the runners that dead workers left.
+/// All workers of a run, and the runners that dead workers left behind.
 pub struct Pool {
     executable: Executable,
     /// The device that the kernels of all workers run on.
@@ -112,22 +115,23 @@ pub struct Pool {
     events: Receiver<PoolEvent>,
     event_sender: Sender<PoolEvent>,
     wake: std::sync::Arc<OwnedFd>,
-    /// Killed runners of dead workers, until they are reaped.
+    /// The runners of dead workers. They have been killed, and are kept here until they are reaped.
     orphans: Vec<Orphan>,
-    /// Dead workers that left runners behind. Each is reported when the last of its runners has ended.
+    /// The dead workers that left runners behind. `OrphansEnded` is reported when the last runner of such a worker has
+    /// ended.
     with_orphans: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
-    /// The pids and start times of the children that this process already had when the pool was created. They are not
-    /// the pool's, so they are left alone.
+    /// The pids and start times of the children that this process already had when the pool was created. The pool
+    /// leaves them alone, because it did not start them.
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// A function that returns the pids of all children of a process. It is called when the pool is created and dropped. It
-/// is also called when a worker has died, unless that worker exited with code 0 and left no known runner.
+/// A function that returns the pids of all children of a process. It is called when the pool is created and when it is
+/// dropped. It is also called when a worker has died, unless the worker exited with code 0 and left no known runner.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
-/// The timeout for killed processes to die at the end of the run.
+/// How long the pool waits, at the end of the run, for killed processes to die.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pool {
@@ -186,8 +190,8 @@ impl Pool {
         }
     }
 
-    /// Stops a worker, and the runners that it can then no longer watch. `kill_worker` follows when the reason has been
-    /// recorded.
+    /// Stops a worker and its runners, which a stopped worker cannot watch. The caller calls `kill_worker` when the
+    /// reason has been recorded.
     pub fn halt_worker(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.halted = true;
@@ -195,7 +199,7 @@ impl Pool {
         }
     }
 
-    /// Stops a runner. `kill_runner` follows when the reason has been recorded.
+    /// Stops a runner. The caller calls `kill_runner` when the reason has been recorded.
     pub fn halt_runner(&mut self, worker: WorkerId, pid: u32) {
         if let Some(runner) = self.members.get_mut(&worker).and_then(|member| member.runners.get_mut(&pid)) {
             runner.halted = true;
@@ -203,7 +207,7 @@ impl Pool {
         }
     }
 
-    /// Stops all halted processes again, in case another process continued them.
+    /// Stops all halted processes again, in case another process has made them continue.
     pub fn halt_again(&self) {
         for member in self.members.values() {
             member.halt();
@@ -212,7 +216,7 @@ impl Pool {
 
     pub fn kill_worker(&self, worker: WorkerId) {
         if let Some(member) = self.members.get(&worker) {
-            // This fails if the worker is a zombie already, which its pidfd reports.
+            // This fails if the worker is already a zombie. In this case, its pidfd reports its death.
             let _ = pidfd_send_signal(&member.pidfd, Signal::KILL);
         }
     }
@@ -232,7 +236,7 @@ impl Pool {
                 Err(error) if is_shortage(&error) => Unwatched::Short(format!("reading its parent: {error}")),
                 _ => Unwatched::Gone,
             })?;
-        // If they differ, another process has the pid now, or the worker has died.
+        // If the parent or the start time differs, another process has the pid now, or the worker has died.
         if parent != member.pid || started != start_time {
             return Err(Unwatched::Gone);
         }
@@ -240,8 +244,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Kills a runner that was halted before. Returns false if the worker has no halted runner with this pid. A runner
-    /// with the same pid that is not halted was started later, and is left alone.
+    /// Kills a runner that was halted before. Returns false if the worker has no halted runner with this pid. If the
+    /// runner with this pid is not halted, it was started later and is left alone.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
         match runner.filter(|runner| runner.halted) {
@@ -259,19 +263,20 @@ impl Pool {
         }
     }
 
-    /// Returns a descriptor that is readable when a channel has sent an event. Deaths show only on the pidfds.
+    /// Returns a descriptor that is readable when a channel has sent an event. Only the pidfds show that processes have
+    /// died.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Returns the pidfds of all workers and of the runners that dead workers left. Each is readable when its process
-    /// is dead.
+    /// Returns the pidfds of all workers, and of the runners that dead workers left behind. A pidfd is readable when
+    /// its process is dead.
     pub fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let orphans = self.orphans.iter().map(|orphan| orphan.pidfd.as_fd());
         self.members.values().map(|member| member.pidfd.as_fd()).chain(orphans)
     }
 
-    /// Forgets all runners of a worker after it has reaped them, whether or not it reported each.
+    /// Forgets all runners of a worker after the worker has reaped them, even if it did not report the end of each.
     pub fn forget_runners(&mut self, worker: WorkerId) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.runners.clear();
@@ -286,8 +291,8 @@ impl Pool {
         self.members.is_empty()
     }
 
-    /// Returns the events since the last call. The death of a worker comes after those of its messages that have
-    /// arrived.
+    /// Returns the events since the last call. The event of a worker's death comes after the messages from this worker
+    /// that have arrived.
     pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -310,18 +315,19 @@ impl Pool {
         all
     }
 
-    /// Reaps a dead worker and kills the runners that it left. Returns how the worker ended, such as `signal 9`.
+    /// Reaps a dead worker, and kills the runners that it left behind. Returns a description of how the worker ended,
+    /// such as `signal 9`.
     fn reap_worker(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
         let (how, orderly) = describe_end(&pidfd);
-        // If the worker died before the handshake, the reader thread is still waiting, and this ends it.
+        // If the worker died before the handshake, its reader thread is still waiting. This call ends the thread.
         channel.close();
-        // Runners of a dead worker become children of this subreaper. Linux kills them when their worker dies.
-        // They are killed again, to be sure.
+        // The runners of a dead worker become children of this process, because it is a subreaper. Linux kills them
+        // when their worker dies. To be sure, the pool kills them again.
         let mut remaining: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
-        // A worker that exited as ordered has reaped its runners, so the search for unknown ones is left out. The
-        // search takes longer the more processes the machine has, and may delay a profiler.
+        // Skip the search for unknown runners if the worker exited as ordered, because it has then reaped its runners.
+        // The more processes the machine has, the longer the search takes, and it may delay a profiler.
         if !(orderly && remaining.is_empty()) {
             remaining.extend(self.unknown_children());
         }
@@ -329,7 +335,8 @@ impl Pool {
         how
     }
 
-    /// Returns the children that are neither workers nor known orphans, and that the pool did not inherit.
+    /// Returns the children of this process that are neither workers nor known orphans, and that did not exist before
+    /// the pool.
     fn unknown_children(&self) -> Vec<(u32, OwnedFd)> {
         let workers = self.members.values().map(|member| member.pid);
         let known_pids: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
@@ -352,7 +359,7 @@ impl Pool {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
-        // Linux killed most of them when the worker died, so they can be reaped now.
+        // Linux killed most of these processes when the worker died, so they can be reaped now.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
     }
 
@@ -392,7 +399,7 @@ impl Drop for Pool {
             dies_within(&member.pidfd, ORPHAN_TIMEOUT);
             self.reap_worker(worker, member);
         }
-        // The worker of these runners is unknown, and no longer matters.
+        // It is unknown which worker started these runners, but at the end of the run this no longer matters.
         let remaining = self.unknown_children();
         self.kill_orphans(WorkerId(0), remaining);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;

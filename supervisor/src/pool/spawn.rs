@@ -1,8 +1,8 @@
-//! Starts a worker from this program's executable. The executable is opened when the run starts, so an upgrade on disk
-//! does no harm.
+//! Starts a worker from this program's executable. The executable is opened when the run starts, so replacing the file
+//! on disk during the run does no harm.
 //!
-//! `pre_exec` is not used, because it would make the standard library fork, at a cost that grows with the supervisor's
-//! memory. The worker does the necessary set-up in its `main`.
+//! The set-up that a worker needs takes place in its `main`. It is not done in `pre_exec`, because the standard library
+//! would then fork, at a cost that grows with the supervisor's memory.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -41,7 +41,7 @@ pub enum SpawnError {
     Nonce(#[source] rustix::io::Errno),
 }
 
-/// A worker that was just started, before the handshake.
+/// A worker that was just started, and whose handshake has not taken place yet.
 pub(super) struct Spawned {
     pub(super) pid: u32,
     pub(super) pidfd: OwnedFd,
@@ -86,8 +86,8 @@ pub(super) fn start_worker(
     let pid = child.id();
     let raw =
         i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(SpawnError::Pidfd(rustix::io::Errno::SRCH))?;
-    // This is not a race, because a child keeps its pid until it is reaped. `child` can be dropped, because the worker
-    // is reaped through its pidfd.
+    // Opening the pidfd after the start is not a race, because a child keeps its pid until it is reaped. `child` can be
+    // dropped, because the worker is reaped through its pidfd.
     let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(SpawnError::Pidfd)?;
     Ok(Spawned { pid, pidfd, server, nonce })
 }
@@ -101,12 +101,12 @@ const KEPT_VARIABLES: &[&str] =
 /// and compilers never get their values.
 const DRIVER_VARIABLES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
-/// Returns the variables in `names` that this process's environment has.
+/// Returns those of the variables in `names` that are set in this process's environment, with their values.
 fn kept(names: &[&str]) -> Vec<(OsString, OsString)> {
     names.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))).collect()
 }
 
-/// Returns those of `DRIVER_VARIABLES` that this process's environment has.
+/// Returns those of `DRIVER_VARIABLES` that are set in this process's environment, with their values.
 pub(super) fn driver_variables() -> Vec<(OsString, OsString)> {
     kept(DRIVER_VARIABLES)
 }

@@ -1,4 +1,4 @@
-//! Translates a worker's reports into a candidate's record. Status, blame, rank and speed-up are decided elsewhere.
+//! Translates a worker's reports into a candidate's record. Other modules decide its status, blame, rank and speed-up.
 
 use opt_shared::outcome::{Body, Built, EntryProfile, Head, Profiled, Report, Status, Verified};
 use opt_shared::units::Bytes;
@@ -8,11 +8,11 @@ use super::{
     ResourcesRecord, SourceRecord, Stage, VerifyRecord,
 };
 
-/// The maximum number of failing entries kept for a candidate.
+/// The maximum number of failing entries to record for a candidate.
 const MAX_FAILURES: usize = 3;
 
 impl CandidateRecord {
-    /// A record in which only the name and the source are known.
+    /// Creates a record that contains only the name and the source.
     pub fn new(name: String, source: SourceRecord) -> Self {
         Self {
             name,
@@ -41,10 +41,10 @@ impl CandidateRecord {
         }
     }
 
-    /// Adds the report of a stage. It replaces an earlier report of the same stage; screen, profile and confirmation
-    /// replace each other. The evidence of a failure (signal, failing entries) comes from the last verification or
-    /// profile that did not pass. A profile in which the baseline failed does not count. Reports must be added in the
-    /// order of the stages.
+    /// Adds the report of a stage. The report replaces an earlier one of the same stage. Screen, profile and
+    /// confirmation count as one stage here, so they replace each other. The evidence of a failure (signal, failing
+    /// entries) comes from the last verification or profile that did not pass, except profiles in which the baseline
+    /// failed. Reports must be added in the order of the stages.
     pub fn absorb(&mut self, stage: Stage, Report { head, body }: Report) {
         match body {
             Body::Build(built) => self.absorb_build(head, built),
@@ -100,7 +100,7 @@ impl CandidateRecord {
             entries: profiled.entries.into_iter().map(EntryTimingRecord::from).collect(),
         });
         self.absorb_runner_peak(head.peak_owed);
-        // In a paired profile, a failure of the baseline is not evidence against the candidate.
+        // If the baseline failed in a paired profile, this is not evidence against the candidate.
         if !profiled.baseline_failed {
             self.absorb_evidence(head);
         }

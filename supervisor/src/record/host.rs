@@ -1,4 +1,4 @@
-//! The record of the machine. It also reads and writes the old name of a renamed field.
+//! Defines the record of the machine, in which a renamed field is also read and written under its old name.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -14,11 +14,12 @@ pub struct HostRecord {
     pub kernel: Option<String>,
     /// The protections that this machine can, or cannot, enforce on a sandbox.
     pub protections: Vec<Protection>,
-    /// The conditions that disturb times. `None` for runs of older versions, which did not record them.
+    /// The conditions that disturb time measurements. `None` for runs of older versions, which did not record them.
     pub timing: Option<TimingConditions>,
 }
 
-/// Conditions that disturb times: properties of the machine, and events since the run began. `None` means unknown.
+/// Conditions that disturb time measurements: properties of the machine, and events since the run began. `None` means
+/// unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimingConditions {
     pub governors: Vec<String>,
@@ -32,7 +33,7 @@ pub struct TimingConditions {
     pub throttled: Option<u64>,
 }
 
-/// A `HostRecord` as it is written, with the protections under their new and their old name.
+/// The serialised form of a `HostRecord`, which contains the protections under both their new and their old name.
 #[derive(Serialize, Deserialize)]
 struct HostFields {
     cpu: Option<String>,

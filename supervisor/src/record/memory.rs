@@ -1,4 +1,4 @@
-//! The record of memory: totals of the run, and one phase for each stage that a worker ran.
+//! Defines the record of a run's memory: its totals, and one phase for each stage that a worker ran.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
@@ -13,19 +13,19 @@ pub struct MemoryRecord<Phases = Vec<PhaseRecord>> {
     pub phases: Phases,
 }
 
-/// Figures of the whole process tree, and of the machine, over the whole run.
+/// The figures of the whole process tree and of the machine over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTotals {
     pub host_ceiling_bytes: Option<Bytes>,
-    /// The highest prediction of a phase that has ended, plus the supervisor's reservation. Candidates and compilers
-    /// may add to it.
+    /// The highest prediction among the phases that have ended, plus the supervisor's reservation. The prediction
+    /// excludes what candidates and compilers may owe in addition.
     pub predicted_peak_owed_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
-    /// Swap traffic of the whole machine, including other programs, since the run was started or resumed. If the run
-    /// was resumed, this is the larger of its parts' figures.
+    /// The swap traffic of the whole machine, including other programs, since the run was started or resumed. If the
+    /// run has several parts, this is the highest of their figures.
     pub machine_swapped_in_bytes: Option<Bytes>,
     pub machine_swapped_out_bytes: Option<Bytes>,
     /// The limit on the device memory of all processes of the run.
@@ -34,21 +34,22 @@ pub struct MemoryTotals {
     /// The observed peak of the device memory of all processes of the run.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
-    /// How closely memory was sampled.
+    /// How often and how punctually memory was sampled.
     pub sampling: Option<Sampling>,
 }
 
 /// Figures that show how far a runner or compiler can exceed its limit if only sampling enforces it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// The highest rate at which a runner or compiler filled memory; an assumed rate if none was higher.
+    /// The highest rate at which a runner or compiler filled memory, or the assumed initial rate if no observed rate
+    /// was higher.
     pub worst_fill_bytes_per_second: Bytes,
     /// The longest delay of a sample.
     pub worst_delay_us: u64,
-    /// The maximum by which a runner or compiler can have exceeded its limit before a sample showed it.
+    /// The maximum amount by which a runner or compiler can have exceeded its limit before a sample showed this.
     pub overshoot_bound_bytes: Bytes,
-    /// The longest time between two waits of the main loop for events, without the time in which the loop waited for a
-    /// CPU.
+    /// The longest time for which the main loop was busy between two waits for events. The time in which the loop
+    /// waited for a CPU is not included.
     #[serde(default)]
     pub worst_turn_us: Option<u64>,
 }
@@ -67,8 +68,9 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Combines earlier and later totals, of two samples or of two parts of a resumed run. The result has the higher
-    /// peaks and swap traffic, the lower available memory, the later ceilings, and the worse sampling.
+    /// Combines these totals with later ones. The two may be from two samples, or from two parts of a resumed run. The
+    /// result has the higher peaks and swap traffic, the lower available memory, the later ceilings, and the worse
+    /// sampling.
     #[must_use]
     pub fn combined_with(self, later: Self) -> Self {
         let min_available = match (self.min_available_bytes, later.min_available_bytes) {
@@ -94,7 +96,7 @@ impl MemoryTotals {
     }
 }
 
-/// One stage that one worker ran: its memory, and when it began and ended.
+/// One stage that one worker ran, with its memory and the times at which it began and ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     pub stage: Stage,
@@ -103,20 +105,22 @@ pub struct PhaseRecord {
     /// `None` for a replay, in which several candidates are called.
     pub candidate: Option<String>,
     pub worker: WorkerId,
-    /// The memory that the phase was predicted to owe without candidates and compilers. Its lease reserved more.
+    /// The memory that the phase was predicted to owe without candidates and compilers. The phase's lease reserved
+    /// more.
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,
-    /// The device memory that the phase's lease reserved; `None` if the phase needs no device.
+    /// The device memory that the phase's lease reserved. `None` if the phase needs no device.
     #[serde(default)]
     pub device_predicted_bytes: Option<Bytes>,
-    /// The peak of device memory; `None` if the phase used none.
+    /// The highest device memory that was observed. `None` if the phase used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
-    /// The change of the whole tree's swapped memory during this phase. It is negative if less is in swap at the end.
+    /// The change of the whole process tree's swapped memory during this phase. It is negative if less memory is
+    /// swapped out at the end than at the start.
     pub swap_delta_bytes: Option<i64>,
-    /// The time, in microseconds, from the end of the run's previous phase until this phase's lease was sent. `None`
-    /// for the first phase, and for a phase that began while another was running.
+    /// The time, in microseconds, from the end of the run's previous phase until the lease for this phase was sent.
+    /// `None` for the first phase, and for a phase that began while another phase was running.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,

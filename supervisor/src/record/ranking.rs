@@ -1,8 +1,8 @@
-//! Says whether the ranking of a job is settled.
+//! Defines whether the ranking of a job's candidates is settled by the measurements.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the measurements settle the given ranks.
+/// Whether the measurements settle the ranks that were given to the candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ranking {

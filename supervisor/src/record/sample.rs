@@ -1,4 +1,4 @@
-//! A small run for tests, with a value for nearly every field.
+//! Provides the record of a small run for tests, with a value in nearly every field.
 
 use opt_shared::capture::DType;
 use opt_shared::device::DeviceKind;
@@ -219,7 +219,7 @@ fn failed(name: &str) -> CandidateRecord {
     }
 }
 
-/// A finished run with a job (a baseline, a winner, and a failed candidate) and a replay.
+/// Returns the record of a finished run, which has a job (a baseline, a winner and a failed candidate) and a replay.
 pub(crate) fn sample() -> RunRecord {
     let twice = Estimate { value: 2.31, ci_low: 2.25, ci_high: 2.38 };
     let once = Estimate { value: 1.0, ci_low: 0.99, ci_high: 1.01 };

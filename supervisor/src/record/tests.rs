@@ -1,4 +1,5 @@
-//! Tests that all fields of the document are documented, and that values without a JSON representation read back.
+//! Tests that every field of the document is documented, and that values without a JSON representation can be read
+//! back.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,8 @@ use super::*;
 
 const DOCS: &str = include_str!("../../../docs/reference/results.md");
 
-/// Collects every field name with its position. The keys of `numbers` are skipped, because they depend on the decision.
+/// Collects every field name together with its path. The keys of `numbers` are skipped, because they depend on the
+/// decision.
 fn fields(value: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
     match value {
         Value::Object(object) => {
@@ -29,7 +31,7 @@ fn fields(value: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
 #[test]
 fn every_field_is_documented() {
     let mut run = sample();
-    // The pattern of a failure has two forms with a field. The sample has one of them, so the other is added.
+    // Two forms of a failure's pattern have a field. The sample contains one of these forms, so add the other.
     let failures = &mut run.jobs[0].candidates[0].failures;
     let mut other = failures[0].clone();
     other.mismatch.as_mut().expect("mismatch").pattern = Pattern::Tail { from: 3 };

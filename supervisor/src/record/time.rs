@@ -1,6 +1,6 @@
-//! A time as results show it: RFC 3339 in UTC, with milliseconds.
+//! Defines how results write times: as RFC 3339 in UTC, with milliseconds.
 //!
-//! Its width is fixed, so the texts sort like times, both in the document and in the store.
+//! All texts have the same width, so that they sort like times, both in the document and in the store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UtcTime(Timestamp);
 
-/// The error for a text that is not a time.
+/// The error for a text that is not a time in the expected format.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("`{text}` is not a time (write RFC 3339 in UTC, such as 2026-05-01T12:00:00.000Z)")]
 pub struct NotATime {
@@ -25,7 +25,7 @@ impl UtcTime {
         Self::from(Timestamp::now())
     }
 
-    /// `None` outside the years that RFC 3339 can represent.
+    /// Converts from milliseconds since 1970. Returns `None` for years that RFC 3339 cannot represent.
     pub fn from_millisecond(milliseconds: i64) -> Option<Self> {
         let time = Timestamp::from_millisecond(milliseconds).ok()?;
         (0..=9999).contains(&time.to_zoned(jiff::tz::TimeZone::UTC).year()).then_some(Self(time))
@@ -37,7 +37,7 @@ impl UtcTime {
 }
 
 impl From<Timestamp> for UtcTime {
-    /// Drops fractions of a millisecond, so that a time equals itself after being written and read.
+    /// Drops fractions of a millisecond, so that a time stays the same when it is written and read back.
     fn from(time: Timestamp) -> Self {
         Self(Timestamp::from_millisecond(time.as_millisecond()).unwrap_or(time))
     }

@@ -1,9 +1,10 @@
-//! Memory over time: the samples in the form in which they are stored (blocks of tracks) or shown (a timeline).
+//! Defines how samples of memory over time are stored (as blocks of tracks) and shown (as a timeline).
 //!
-//! This module defines these types, and thins samples out so that the worst value of each figure stays. The store
-//! encodes blocks as bytes; the report draws a [`Timeline`].
+//! This module also reduces the number of samples, in such a way that the worst value of each figure is preserved. The
+//! store encodes blocks as bytes, and the report draws a [`Timeline`].
 //!
-//! A track is a step function. A point is valid until the next point, or until the process was last seen.
+//! A track is a step function: the figures of a point apply until the next point or, if it is the last one, until the
+//! process was last seen.
 
 mod assemble;
 #[cfg(test)]
@@ -22,7 +23,7 @@ pub use assemble::Assembly;
 /// The subject of a series of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Track {
-    /// The run's whole process tree. Known memory files are counted once.
+    /// The run's whole process tree. Each known memory file is counted once.
     Tree,
     /// The machine: its available memory, and the swapped memory of the run's process tree.
     Machine,
@@ -48,18 +49,19 @@ pub struct Point {
     pub second: Bytes,
 }
 
-/// The points of one track, or of several that were added up, in order of time.
+/// The points of one track, or of the sum of several tracks, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
     pub points: Vec<Point>,
-    /// When the process was last seen, in milliseconds since 1970, even if its figures had not changed.
+    /// The time at which the process was last seen, in milliseconds since 1970. It may be later than the last point,
+    /// because unchanged figures are not stored.
     pub last: u64,
 }
 
 impl Series {
-    /// Adds a later point. Nothing is stored if the figures did not change. A step of `width` milliseconds keeps at
-    /// most two points: one with the worst value of each figure, and the last one. Returns whether the number of points
-    /// has grown by one.
+    /// Adds a later point. If its figures are those of the last point, nothing is stored. For each step of `width`
+    /// milliseconds, at most two points are kept: one with the worst value of each figure, and the last one. Returns
+    /// whether the number of points has grown by one.
     pub fn push(&mut self, track: Track, point: Point, width: u64) -> bool {
         self.last = self.last.max(point.at);
         let step = |it: &Point| it.at / width.max(1);
@@ -78,7 +80,8 @@ impl Series {
         }
     }
 
-    /// The highest first figure in each of `columns` equal parts of `from..to`; `None` while the process did not exist.
+    /// Divides `from..to` into `columns` equal parts, and returns the highest first figure in each. A part is `None` if
+    /// the process did not exist during that time.
     pub fn columns(&self, from: u64, to: u64, columns: usize) -> Vec<Option<Bytes>> {
         let mut worst: Vec<Option<Bytes>> = vec![None; columns];
         let span = to.saturating_sub(from).max(1);
@@ -88,8 +91,8 @@ impl Series {
         };
         for (index, point) in self.points.iter().enumerate() {
             let until = self.points.get(index + 1).map_or(self.last, |next| next.at);
-            // A step ends where the next one begins. A step that ends exactly at the end of a column does not count for
-            // the next column.
+            // A point applies until the next point begins. If that is exactly the end of a column, the point does not
+            // count for the next column.
             let end = column(until.saturating_sub(1).max(point.at));
             for cell in worst.iter_mut().take(end + 1).skip(column(point.at)) {
                 *cell = Some(cell.map_or(point.first, |seen| seen.max(point.first)));
@@ -103,7 +106,7 @@ impl Series {
     }
 }
 
-/// The worse of two first figures: the lower one for the machine, the higher one for a process.
+/// Returns the worse of two first figures, which is the lower one for the machine and the higher one for a process.
 fn worse(track: Track, one: Bytes, other: Bytes) -> Bytes {
     if track == Track::Machine { one.min(other) } else { one.max(other) }
 }
@@ -131,7 +134,7 @@ impl Block {
         self.series.values().map(|series| series.points.len()).sum()
     }
 
-    /// The first and the last moment, in milliseconds since 1970; `None` for an empty block.
+    /// Returns the first and the last moment of the block, in milliseconds since 1970, or `None` if the block is empty.
     pub fn span(&self) -> Option<(u64, u64)> {
         let first = self.series.values().filter_map(|series| series.points.first()).map(|it| it.at).min()?;
         let last = self.series.values().map(|series| series.last).max()?;
@@ -163,7 +166,7 @@ pub enum Group {
     Supervisor,
 }
 
-/// A [`Role`], ordered as a run uses the roles.
+/// A worker's [`Role`], with an order: that in which a run uses the roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Verifier,
@@ -191,7 +194,7 @@ impl Group {
     }
 }
 
-/// The time that one worker spent in a stage. Times are in milliseconds since 1970.
+/// The period during which one worker ran a stage. Times are in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseSpan {
     pub worker: WorkerId,
@@ -210,7 +213,7 @@ pub enum MarkKind {
     Recycled,
 }
 
-/// Something that happened to a worker at a moment.
+/// An event of a worker that the timeline shows, with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Milliseconds since 1970.
@@ -245,13 +248,13 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Returns whether the run kept no samples, so there is nothing to draw.
+    /// Returns whether there is nothing to draw, because the run kept no samples.
     pub fn is_empty(&self) -> bool {
         self.tree.points.is_empty()
     }
 }
 
-/// Converts a time of the record to milliseconds since 1970.
+/// Converts a time in a record to milliseconds since 1970.
 pub fn milliseconds(time: UtcTime) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! What clients see of the core: its state as plain numbers, and why a unit waits, as the answer to `why`.
+//! Provides the core's state to clients as plain data, and the answer to the request `why`, which says why a unit
+//! waits.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::{State, Worker};
 use crate::core::{Core, Ending};
 
-/// The state of the run. Amounts of memory are those on the host.
+/// The state of the run. All amounts of memory are on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub paused: bool,
@@ -25,13 +26,13 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// Since when the run has been waiting, and for what: the database, processes, room for builds, or memory for the
-    /// next lease.
+    /// The time since when the run has been waiting, and what it waits for: the database, processes, room for builds,
+    /// or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
     pub room: Room,
 }
 
-/// The state of a worker. Amounts of memory are those on the host.
+/// The state of a worker. All amounts of memory are on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     pub id: WorkerId,
@@ -46,7 +47,7 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// Whether the worker is being ended, or will be after its lease.
+    /// Whether the worker is being ended, or will be ended after its lease.
     pub asked_to_go: bool,
 }
 
@@ -64,9 +65,9 @@ pub struct LeaseView {
     pub unit: UnitId,
     pub stage: Stage,
     pub attempt: u32,
-    /// The time since it was granted.
+    /// The time since the lease was granted.
     pub held: Duration,
-    /// The time left until the worker counts as stuck.
+    /// The time left until the worker is assumed to be stuck.
     pub left: Duration,
 }
 
@@ -164,8 +165,8 @@ impl Core {
         })
     }
 
-    /// Returns why a unit waits, as the end of a sentence, with the size of the lease that it needs. `name_of` names
-    /// other units.
+    /// Returns why a unit waits, as the end of a sentence. The text also states the size of the lease that the unit
+    /// needs. `name_of` returns the names of other units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
@@ -211,8 +212,8 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Returns how many open units come before this one by turn, job, stage and number. The count ignores that faster
-    /// candidates are timed first.
+    /// Returns how many open units come before this one if units are ordered by turn, job, stage and number. The count
+    /// ignores that faster candidates are timed first.
     fn ahead_of(&self, id: UnitId) -> usize {
         let order =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));

@@ -1,4 +1,4 @@
-//! Ceilings, the floor, and the memory that grants leave for others.
+//! Tests of the ledger: the ceilings, the floor, and the memory that a grant must leave for other workers.
 
 use proptest::prelude::*;
 
@@ -59,7 +59,8 @@ fn grants_keep_the_floor_of_the_machine() {
     let wanted = |gib| Demand::host(Bytes::gib(gib));
     assert!(matches!(ledger.grant(WorkerId(1), wanted(4)), Err(Refusal::Floor { .. })));
     assert_eq!(ledger.grant(WorkerId(1), wanted(3)), Ok(()));
-    // A worker's current memory is not needed twice. Memory that is reserved for others must stay available.
+    // A lease needs no more memory for what its worker owes already. Memory that is reserved for other workers must
+    // stay available.
     ledger.measure(WorkerId(1), wanted(1));
     ledger.measure_machine(Bytes::ZERO, Some(Bytes::gib(4)));
     assert_eq!(ledger.admits(Some(WorkerId(1)), wanted(3)), Ok(()));
@@ -68,8 +69,8 @@ fn grants_keep_the_floor_of_the_machine() {
     assert!(refused.to_string().contains("host_floor"));
 }
 
-/// A lease needs free device memory for what its worker does not hold yet, and for what other workers reserved and
-/// do not hold yet.
+/// A lease is granted only if the device has enough free memory for what its worker does not hold yet, and for what
+/// other workers have reserved but do not hold yet.
 #[test]
 fn grants_leave_free_device_memory_for_what_others_reserved() {
     let ceilings = Ceilings { host: Bytes::new(1000), device: Bytes::new(1000), unified: false };
@@ -81,7 +82,7 @@ fn grants_leave_free_device_memory_for_what_others_reserved() {
     }
     ledger.measure(WorkerId(1), on_device(30));
     ledger.measure(WorkerId(2), on_device(60));
-    // The first worker needs 170 more for a lease of 200. The second may still take 40.
+    // The first worker needs 170 more for a lease of 200, and the second may still take 40.
     ledger.measure_device(Some(Bytes::new(170 + 40)));
     assert_eq!(ledger.admits(Some(WorkerId(1)), on_device(200)), Ok(()));
     ledger.measure_device(Some(Bytes::new(170 + 40 - 1)));

@@ -1,4 +1,5 @@
-//! A small plan: jobs with their candidates. It yields the run's spec and the offers of its sources.
+//! Provides a small plan of jobs with their candidates, from which tests get the run's spec and the offers of its
+//! sources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::core::Ceilings;
 use crate::core::event::Stage;
 use crate::core::spec::{JobSpec, Resumed, RunSpec, StageSpec, Step, UnitSpec};
 
-/// What every stage reserves, and its deadline, unless a test says otherwise.
+/// The reservation and the deadline of every stage for which a test does not choose others.
 pub const STAGE: StageSpec = StageSpec {
     predicted: Bytes::mib(10),
     reserved: Bytes::mib(100),
@@ -34,7 +35,7 @@ pub struct Plan {
     pub verify: bool,
     pub profile: bool,
     pub jobs: Vec<Job>,
-    /// Indexed by the ids in `jobs`.
+    /// The candidates of all jobs, indexed by the ids in `jobs`.
     pub candidates: Vec<Candidate>,
 }
 
@@ -63,7 +64,7 @@ pub struct Candidate {
     pub profile: Arc<[StageSpec]>,
     /// The ways to profile the candidate beside the baseline.
     pub paired: Arc<[StageSpec]>,
-    /// Set if the unit is a replay, with this as its only step.
+    /// The unit's only step if it is a replay. `None` if it is a candidate.
     pub replay: Option<StageSpec>,
     pub resumed: Option<Resumed>,
 }
@@ -88,7 +89,7 @@ pub fn a_replay(stage: StageSpec) -> Candidate {
     Candidate { replay: Some(stage), ..a_candidate() }
 }
 
-/// A job whose limits for recycling workers are generous.
+/// Returns a job whose limits for recycling workers are generous.
 pub fn a_job(id: JobId) -> Job {
     Job {
         id,
@@ -109,7 +110,7 @@ pub fn a_job(id: JobId) -> Job {
     }
 }
 
-/// A plan without jobs, under a generous ceiling.
+/// Returns a plan without jobs, under a generous ceiling.
 pub fn nothing() -> Plan {
     Plan {
         ceilings: Ceilings::host(Bytes::gib(4)),
@@ -162,7 +163,7 @@ impl Plan {
         planned.candidates.iter().map(offer).collect()
     }
 
-    /// Returns a candidate with the steps that the plan's stages give it.
+    /// Returns the spec of a unit, with those steps that the plan includes.
     pub fn unit(&self, id: UnitId, candidate: &Candidate, timed: bool, contest: bool) -> UnitSpec {
         let step = |stage, role, ways: &[StageSpec]| {
             let ways: Arc<[StageSpec]> = Arc::from(ways);

@@ -1,4 +1,4 @@
-//! Short reports of workers, for tests of the core and for the simulated machine.
+//! Provides short reports of workers, for tests of the core and for the simulated machine.
 
 use opt_shared::outcome::{
     Artifact, Body, Built, CacheStateReached, EntryFailure, EntryProfile, Estimate, Head, ReplayResult,
@@ -8,7 +8,8 @@ use opt_shared::settings::Priority;
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
-/// A report with this status. If the status is PASSED, it has the artifact or the result that its stage requires.
+/// Returns a report with this status. If the status is PASSED, the report has the artifact or the result that its stage
+/// requires.
 pub fn report(stage: Stage, status: Status) -> Report {
     let passed = status == Status::Passed;
     let body = match stage {
@@ -27,8 +28,8 @@ pub fn report(stage: Stage, status: Status) -> Report {
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-/// A report of a timed step that passed. For each entry, `speedups` has a speed-up, and the half-width of its interval
-/// relative to the speed-up.
+/// Returns a report of a timed step that passed. For each entry, `speedups` contains the speed-up and the half-width of
+/// its interval relative to the speed-up.
 pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     let mut report = report(stage, Status::Passed);
     let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {
@@ -74,7 +75,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     report
 }
 
-/// A verification of two entries, of which this many passed.
+/// Returns the body of a verification of two entries, of which this many passed.
 pub fn verified(entries_passed: u32) -> Body {
     Body::Verify(Verified {
         entries_run: 2,
@@ -84,7 +85,7 @@ pub fn verified(entries_passed: u32) -> Body {
     })
 }
 
-/// Turns the report of a profile into one that ended because the baseline failed.
+/// Turns the report of a profile into that of a profile that ended because the baseline failed.
 pub fn of_the_baseline(mut report: Report) -> Report {
     if let Body::Profile(profiled) = &mut report.body {
         profiled.baseline_failed = true;
@@ -92,7 +93,7 @@ pub fn of_the_baseline(mut report: Report) -> Report {
     report
 }
 
-/// A report of an attempt whose runner was killed at this entry.
+/// Returns a report of an attempt whose runner was killed at this entry.
 pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     let mut report = report(stage, Status::InfraError);
     report.head.failures.push(EntryFailure {
@@ -106,7 +107,7 @@ pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     report
 }
 
-/// A replay result without steps: the core checks only that there is one.
+/// Returns a replay result without steps, which is enough because the core checks only that a result exists.
 fn replayed() -> ReplayResult {
     ReplayResult {
         budget_bytes: Bytes::ZERO,

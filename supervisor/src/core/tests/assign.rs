@@ -1,4 +1,4 @@
-//! Workers side by side, spares, and failed starts.
+//! Tests of how workers are assigned to leases: workers side by side, spares, and failed starts.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn plan_limits_how_many_verifiers_work_side_by_side() {
 
 #[test]
 fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
-    // In MiB: 20 for the supervisor, and 108 for each lease, including the 8 of its worker.
+    // In MiB, 20 are charged for the supervisor and 108 for each lease, which includes 8 for its worker.
     for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
         let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
         let mut harness = Harness::new(spec);
@@ -60,7 +60,8 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-/// Returns the stage of each lease up to the profile, with the number of profilers that were started by then.
+/// Returns the stage of each lease up to the profile, and for each the number of profilers that had been started by
+/// then.
 fn profilers_started(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
@@ -103,7 +104,7 @@ fn no_spare_is_started_for_a_stage_that_the_plan_leaves_out() {
 
 #[test]
 fn spare_that_does_not_fit_is_left_out_and_reported_once() {
-    // One byte decides whether an idle worker fits beside the lease.
+    // With one byte less, an idle worker does not fit beside the lease.
     let lease = Bytes::mib(108);
     let idle = super::harness::IDLE;
     for (ceiling, fits) in
@@ -156,7 +157,7 @@ fn no_second_worker_is_started_while_one_is_starting() {
         harness.sample(&[]);
         assert_eq!(starts(&harness, Role::Verifier), 1);
     }
-    // A second verifier is needed beside the first, but no successor.
+    // A second verifier is needed beside the first, but no successor of the first is needed.
     let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
     let mut harness = Harness::new(spec);

@@ -1,4 +1,5 @@
-//! Which candidates are timed further. The tests choose the speed-ups of screens, profiles and confirmations.
+//! Tests which candidates are timed further, with speed-ups of screens, profiles and confirmations that each test
+//! chooses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use super::harness::{Harness, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
-/// The speed-up with the relative half-width of its interval, or the status with which the step fails. The speed-up of
-/// the baseline, unit 0, is ignored.
+/// A function that returns, for a step of a unit, its speed-up and the relative half-width of the interval, or the
+/// status with which the step fails. The speed-up of the baseline, unit 0, is ignored.
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
 /// Runs a job with a baseline and other candidates to its end.
@@ -74,7 +75,7 @@ fn possible_winners_are_profiled_and_three_are_confirmed() {
 
 #[test]
 fn failed_leader_excludes_no_other_candidate() {
-    // The first candidate cheats, and its profile detects that.
+    // The first candidate cheats, and its profile detects the cheat.
     let cheat = |unit, stage| match (unit, stage) {
         (1, Stage::Screen) => Ok((50.0, 0.1)),
         (1, _) => Err(Status::Nondeterministic),
@@ -118,7 +119,7 @@ fn candidate_with_a_very_wide_interval_is_not_confirmed() {
     let harness = contest(3, &figures);
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 P1/0 P2/0 C2/0");
     assert_eq!(why(&harness, 1), "not confirmed: its speed-up is only known to lie between 1.20 and 4.80");
-    // Such a candidate does not take the place of one that is confirmed.
+    // Such a candidate does not count among the fastest, so another candidate is confirmed.
     let figures = |unit, _| Ok(if unit <= 3 { (3.0, 0.6) } else { (2.0, 0.4) });
     assert!(timed(&contest(5, &figures)).ends_with(" C4/0"));
     // A confirmed candidate whose second interval is wide keeps its place.

@@ -1,4 +1,5 @@
-//! User requests: their effects and answers. What a request ends never counts as a loss of the unit.
+//! Tests of the effects and answers of users' requests. An attempt that a request ends never counts as a loss of its
+//! unit.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};

@@ -1,5 +1,5 @@
-//! The device: which process is ended if too much device memory is held, when the next lease may start, and what
-//! happens without the device.
+//! Tests of the device: which process is ended if the run holds too much device memory, when the next lease may start,
+//! and what happens if the device cannot be used.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::core::testkit::reports;
 
 const GIB: Bytes = Bytes::gib(1);
 
-/// Verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
+/// Changes a plan so that verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
 fn on_device(mut plan: Plan) -> Plan {
     plan.ceilings.device = GIB;
     let stage = StageSpec { device: Bytes::mib(400), ..STAGE };
@@ -33,7 +33,7 @@ fn of_worker(worker: WorkerId, mib: u64) -> (Process, Bytes) {
     (Process::Worker(worker), Bytes::mib(mib))
 }
 
-/// A sample in which only these processes use device memory.
+/// Returns a sample in which only these processes use device memory.
 fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
     DeviceSample {
         processes: processes.to_vec(),
@@ -47,7 +47,7 @@ fn verifying(spec: Plan) -> (Harness, Granted) {
     verifying_after(spec, seen(&[]))
 }
 
-/// A run whose first sample of the device is this one, and its first verification.
+/// Returns a run whose first sample of the device is the given one, and the lease of its first verification.
 fn verifying_after(spec: Plan, sample: DeviceSample) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
     harness.feed(Event::DeviceSample(sample));
@@ -194,7 +194,7 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     }
 }
 
-/// A worker may end before any sample lists it.
+/// A worker may end before any sample has listed it.
 #[test]
 fn memory_of_a_dead_worker_that_no_sample_listed_is_reported() {
     let (mut harness, first) = verifying(on_device(two_jobs()));

@@ -1,4 +1,4 @@
-//! How a run ends before its work is done.
+//! Tests of how a run ends before its work is done.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Which workers are ended to make room for a lease, and which are kept.
+//! Tests which workers are ended to make room for a lease, and which are kept.
 
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     (harness, both, profile.worker)
 }
 
-/// In MiB: the supervisor is charged 20 and the next lease 108, and the two workers that do not get this lease hold 60
-/// each. Under a ceiling of 200, 48 are missing.
+/// In MiB, the supervisor is charged 20 and the next lease 108, and each of the two workers that do not get this lease
+/// holds 60. The sum exceeds the ceiling of 200 by 48.
 #[test]
 fn only_as_many_workers_end_as_the_lease_needs() {
     let (mut harness, [first, second], profiler) = beside_an_idle_profiler();
@@ -106,7 +106,7 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     harness.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = harness.now;
     harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
-    // 48 MiB are missing. The dead worker's memory will be enough once it is freed.
+    // 48 MiB are missing. No worker is ended, because the dead worker's memory will be enough once it is freed.
     assert_eq!(told_to_end(&harness.finish(first, Status::Passed)), []);
     harness.now = since + DEATH_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told_to_end(&harness.sample(&seen)), []);
@@ -137,7 +137,7 @@ fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
     assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
 }
 
-/// The worker owes too much for its lease before it has done any work. Its successor would owe the same.
+/// The worker owes too much for its lease although it has not done any work, so its successor would owe the same.
 #[test]
 fn unused_worker_is_not_replaced_for_its_own_lease() {
     let mut harness = Harness::new(plan(1));

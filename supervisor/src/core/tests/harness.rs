@@ -1,4 +1,5 @@
-//! Plays the part of the driver in tests: feeds events, records actions, and answers routine actions.
+//! Provides the harness of the core's tests, which takes the driver's place: it feeds events, records actions, and
+//! answers routine actions.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub(super) const IDLE: Bytes = Bytes::mib(8);
 /// The memory that is charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
 
-/// A plan with one job, whose baseline is candidate 0. The ceiling is generous, and no worker is recycled.
+/// Returns a plan with one job, whose baseline is candidate 0. The ceiling is generous, and no worker is recycled.
 pub(super) fn plan(candidates: u32) -> Plan {
     let job = JobId(0);
     let mut plan = Plan { floor: Bytes::gib(1), spare: false, ..nothing() };
@@ -32,7 +33,7 @@ pub(super) fn plan(candidates: u32) -> Plan {
     plan
 }
 
-/// A plan with two jobs of one candidate each. The second job has no baseline.
+/// Returns a plan with two jobs of one candidate each. The second job has no baseline.
 pub(super) fn two_jobs() -> Plan {
     let mut plan = plan(2);
     plan.jobs[0].candidates = vec![UnitId(0)];
@@ -49,7 +50,7 @@ pub(super) struct Granted {
     pub(super) attempt: u32,
 }
 
-/// A core, and what its driver has yet to answer.
+/// A core, the actions that it has returned, and those of them that still have to be answered.
 pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,
@@ -75,7 +76,8 @@ impl Harness {
         harness
     }
 
-    /// Returns a harness whose sources offer nothing unless the test does. The core has not handled any event yet.
+    /// Returns a harness whose sources offer nothing by themselves, so the test must offer units. The core has not
+    /// handled any event yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
@@ -152,7 +154,7 @@ impl Harness {
         self.feed(Event::Tick)
     }
 
-    /// Answers the start or the end of one worker. If there is none to answer, feeds a sample.
+    /// Answers the core's order to start or end a worker. If no such order is unanswered, feeds a sample.
     pub(super) fn answer(&mut self) -> Vec<Action> {
         if let Some(worker) = self.starting.pop_front() {
             self.feed(Event::WorkerReady { worker })
@@ -280,7 +282,7 @@ impl Harness {
     }
 }
 
-/// Returns the worker of each kill, the pid if it is of a runner, and the reason.
+/// Returns the worker of each kill, the pid if a runner is killed, and the reason.
 pub(super) fn kills(actions: &[Action]) -> Vec<(WorkerId, Option<u32>, KillReason)> {
     actions
         .iter()

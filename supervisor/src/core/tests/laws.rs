@@ -1,5 +1,5 @@
-//! Tests of `check_invariants` and `check_rosters`: each test breaks a law, and the check must report it. The last test
-//! checks `lease_of`.
+//! Tests of `check_invariants` and `check_rosters`: each test breaks a law, and the check must report the breach. The
+//! last test checks `lease_of`.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;

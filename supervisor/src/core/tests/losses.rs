@@ -1,4 +1,4 @@
-//! Attempts that fail through no fault of the candidate, and lost workers.
+//! Tests of attempts that fail through no fault of the candidate, and of lost workers.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn candidate_without_a_verdict_is_put_off_until_nothing_else_is_left() {
     let mut harness = Harness::new(plan(3));
     for _ in 0..4 {
         let granted = harness.lease();
-        // The baseline builds at once, the next candidate only in its second pass.
+        // The baseline's first build passes. The next candidate's build passes only in its second pass.
         harness.finish(granted, if granted.order.unit.0 == 1 { Status::InfraError } else { Status::Passed });
     }
     assert_eq!(harness.policies("put_off").len(), 1);
@@ -80,7 +80,7 @@ fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
         assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, round));
         let which = Which::Worker(granted.worker);
         harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
-        // The runner died first, so the worker had time to report its death.
+        // The runner died before the worker, so the worker had time to report the runner's death.
         harness.finish(granted, Status::InfraError);
         harness.gone(granted.worker);
     }
@@ -155,7 +155,7 @@ fn candidate_that_lost_two_workers_is_quarantined() {
     assert_eq!((verify.order.stage, verify.attempt), (Stage::Verify, 1));
     harness.gone(verify.worker);
     assert_eq!(harness.policies("quarantine").len(), 1);
-    // It gets two more workers in its second pass, and then no further one.
+    // The unit may lose two more workers in its second pass, and then gets no further attempt.
     for _ in 0..2 {
         let last = harness.lease();
         harness.gone(last.worker);
@@ -246,7 +246,8 @@ fn worker_start_has_a_deadline() {
 
 #[test]
 fn too_many_lost_workers_stop_the_run() {
-    // First, losses follow each other as fast as the delays allow. Then, any two are more than a window apart.
+    // In the first round, losses follow each other as fast as the delays allow. In the second round, any two losses are
+    // more than a window apart.
     for pace in [Duration::ZERO, FAILURE_WINDOW * 2] {
         let mut harness = Harness::new(plan(1));
         let mut losses = 0;
@@ -291,7 +292,7 @@ fn too_many_lost_workers_stop_the_run() {
 fn lost_workers_far_apart_do_not_stop_the_run() {
     let mut harness = Harness::new(plan(12));
     for _ in 0..12 {
-        // The first of every two attempts loses its worker.
+        // Of every two attempts, the first loses its worker.
         let lost = harness.lease();
         harness.now += FAILURE_WINDOW;
         harness.gone(lost.worker);
@@ -320,7 +321,8 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     // The first attempt was lost through the host's fault. The second ended because of the baseline, which does not
     // count as a loss.
     let third = harness.lease();
-    // A worker is at fault if it blames a baseline although there was none. This attempt counts as one more loss.
+    // This attempt has no baseline beside it. If the worker blames a baseline nevertheless, the worker is at fault, and
+    // the attempt counts as one more loss.
     harness.report(third, failed(Status::Timeout));
     assert_eq!(harness.policies("put_off").len(), 1);
     let other = harness.lease();

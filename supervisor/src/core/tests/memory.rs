@@ -1,4 +1,4 @@
-//! Leases, limits, floors, and workers that are replaced because of their memory.
+//! Tests of leases, limits, floors, and workers that are replaced because of their memory.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
         spec.jobs[0].recycle.before_profile = before_profile;
         spec.jobs[0].recycle.large_job = large;
         let mut harness = at_profile(spec);
-        // The profiler is not even started before the verifier has ended, however long that takes.
+        // Even the start of the profiler waits until the verifier has ended, no matter how long that takes.
         if expected {
             for _ in 0..5 {
                 harness.sample(&[]);
@@ -88,7 +88,7 @@ fn bytes_that_several_verifiers_validated_count_together() {
         spec.jobs[0].recycle.before_profile = BeforeProfile::Large;
         spec.jobs[0].recycle.large_job = large;
         let mut harness = Harness::new(spec);
-        // Builds, then verifications, as many at the same time as there are verifiers.
+        // Complete all builds and then all verifications. As many run at the same time as there are verifiers.
         let mut attempts = 0;
         while attempts < 4 {
             let granted: Vec<_> = (0..verifiers).map(|_| harness.lease()).collect();
@@ -113,7 +113,7 @@ fn verifier_that_has_grown_is_ended_whatever_before_profile_says() {
         harness.sample(&[(worker, Bytes::mib(5))]);
         harness.finish(build, Status::Passed);
         let verify = harness.lease();
-        // Memory that it owes while it works does not count as kept.
+        // Memory that the worker owes while it works does not count as memory that it kept.
         harness.sample(&[(worker, Bytes::mib(900))]);
         harness.finish(verify, Status::Passed);
         assert_eq!(recycled(&harness), []);
@@ -239,7 +239,7 @@ fn idle_worker_is_recycled_to_make_room() {
     assert_eq!(harness.done(1), Some((Status::Passed, None)));
 }
 
-/// The user is told once nothing runs any more, not while another lease is held.
+/// The user is told when nothing is running any more, but not while another lease is held.
 #[test]
 fn user_is_told_when_the_last_lease_ends_and_the_next_one_still_waits() {
     let mut harness = Harness::new(plan(2));

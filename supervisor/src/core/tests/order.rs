@@ -1,4 +1,4 @@
-//! The order of steps, and the steps that are left out.
+//! Tests of the order of steps, and of the steps that are left out.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::outcome::{Blame, Report, Status};
@@ -164,7 +164,7 @@ fn units_built_before_a_resume_are_not_built_again() {
     spec.candidates[2].resumed = Some(Resumed::Built);
     let harness = run(spec, &[]);
     assert_eq!(harness.orders(), "B1 V0 V1 V2 P0 P1/0 P2/0");
-    // If nothing follows the build, it is done again, because the unit's end was not recorded.
+    // If the build is the unit's only step, it is repeated, because the unit's end was not recorded.
     let mut spec = plan(1);
     (spec.verify, spec.profile) = (false, false);
     spec.candidates[0].resumed = Some(Resumed::Built);

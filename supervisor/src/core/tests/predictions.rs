@@ -1,4 +1,4 @@
-//! The memory formulas and the deadlines, checked against sums that were computed by hand.
+//! Checks the predictions of memory and the deadlines against sums that were computed by hand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
     }
 }
 
-/// An entry with these sizes in MiB. In the comments below, the sizes are I (inputs), O (outputs) and U (unmapped
+/// Returns an entry with these sizes in MiB. The comments below call the sizes I (inputs), O (outputs) and U (unmapped
 /// inputs).
 fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     EntryNumbers {
@@ -85,7 +85,8 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     }
 }
 
-/// Adds constants to an entry, each given as its number and its size in MiB. A copy of one takes 1 MiB more.
+/// Adds constants to an entry, each given as its number and its size in MiB. A copy of a constant takes 1 MiB more than
+/// its size.
 fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
     let constant = |&(id, mib)| Constant { id, bytes: Bytes::mib(mib), placed: Bytes::mib(mib + 1) };
     EntryNumbers { constants: constants.iter().map(constant).collect(), ..entry }
@@ -120,7 +121,8 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     let settings = verify_settings(Duration::from_secs(60), 2);
     let stage = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_adds_up(&stage);
-    // The largest U + O, of 1 + 100, 50 + 60 and 0 + 5, plus two chunks of 512 KiB.
+    // The values of U + O are 1 + 100, 50 + 60 and 0 + 5. The prediction is the largest of them plus two chunks of 512
+    // KiB.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
     // The default limit is max(256, 200) + 8: the largest inputs are 200, and the stack of the thread takes 8. The
     // runner itself takes 4.
@@ -129,7 +131,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     let doubled = verify(&twice, Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_eq!(doubled.spec.reserved, stage.spec.reserved);
     assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
-    // Inputs above 256 MiB raise the default limit.
+    // Inputs of more than 256 MiB raise the default limit.
     let large = verify(&[entry(1, 400, 1, 0)], Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_eq!(large.spec.reserved, Bytes::mib(2 + 400 + 8 + 4));
     let nothing = verify(&[], Bytes::ZERO, terms_of(&limits), &settings, 4);
@@ -141,7 +143,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
 fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
-    // Groups of at most 64 MiB of U + O: {0, 1}, {2}, {3}.
+    // The groups with at most 64 MiB of U + O are {0, 1}, {2} and {3}.
     let entries = [entry(1, 1, 12, 20), entry(1, 1, 12, 20), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
     let ways = verify_ways(&entries, terms_of(&limits), &settings, 4);
     ways.iter().for_each(assert_adds_up);
@@ -151,13 +153,13 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     // A group owes U of all its entries and the largest O, because its entries use the same output memory in turn.
     assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
-    // In a group, the entry with the largest U + O decides.
+    // Within a group, the entry with the largest U + O determines the prediction.
     let group =
         verify(&[entry(1, 1, 30, 1), entry(1, 1, 1, 20)], SHARED_RUNNER, terms_of(&limits), &settings, 4);
     assert_eq!(group.decides, Some(0));
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4));
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
-    // Separate runners would reserve no less, so that way is not offered.
+    // Separate runners would reserve no less, so there is only one way.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
     assert_eq!(verify_ways(&large, terms_of(&limits), &settings, 4).len(), 1);
     assert_eq!(verify_ways(&[], terms_of(&limits), &settings, 4).len(), 1);
@@ -178,7 +180,7 @@ fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: b
 
 #[test]
 fn profile_owes_its_largest_batch_on_both_sides() {
-    // Batches of at most 100 MiB of inputs: {0, 1}, {2}, {3}.
+    // The batches with at most 100 MiB of inputs are {0, 1}, {2} and {3}.
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
     let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
     // The entries' rings (R) are 16, 16, 2 · 40 = 80 and 16. The batches' sums of U, plus their largest R, are
@@ -191,8 +193,9 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let unpaired = first(InputMemory::Mapped, false);
     assert_eq!((unpaired.spec.predicted, unpaired.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
-    // Copied inputs are owed too, once for both sides. Of 104 + 2 · 23, 12 + 2 · 85 and 202 + 2 · 22, the sum of the
-    // third batch is now the largest. Two staging slots and two chunks are added.
+    // Copied inputs are owed too, once for the candidate and the baseline together. The sums of the batches are 104 + 2
+    // · 23, 12 + 2 · 85 and 202 + 2 · 22, so the third batch is now the largest. Two staging slots and two chunks are
+    // added.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
 }
@@ -200,16 +203,16 @@ fn profile_owes_its_largest_batch_on_both_sides() {
 #[test]
 fn shared_constants_are_owed_once_per_batch() {
     let table = || with(entry(1, 60, 0, 1), &[(0, 50)]);
-    // The table of 50 counts once. With 10 more of each of four entries, the batch has 90. The fifth entry's 25 would
-    // exceed 100.
+    // The shared table of 50 counts once. With 10 more for each of four entries, the batch has 90. The 25 of the fifth
+    // entry would exceed the limit of 100.
     let entries = [table(), table(), table(), table(), with(entry(1, 25, 0, 1), &[(1, 20)])];
     let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
     assert_eq!(mapped.batches, [0..4, 4..5]);
     // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let ways = profiled(&entries, 100, InputMemory::Copied, true);
-    // The sum of 62 for the first entry, 62 − 51 for each of the other three, U for both sides, two slots, and two
-    // chunks.
+    // The prediction is the sum of 62 for the first entry, 62 − 51 for each of the other three, U for the candidate and
+    // the baseline, two slots, and two chunks.
     assert_eq!(ways[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
     assert_eq!(ways[0].batches, [0..4, 4..5]);
     let last = ways.last().expect("a way");
@@ -242,9 +245,9 @@ fn deadlines_exceed_what_timeouts_allow() {
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // For each entry, a separate runner loads the candidate and makes a plan call and two repeats. One more call is
-        // allowed for. Each may take four times its timeout, because a worker waits that long for a runner that gets no
-        // CPU.
+        // For each entry, a separate runner loads the candidate and makes a plan call and two repeats. The deadline
+        // allows for one more call. Each of these may take four times its timeout, because a worker waits that long for
+        // a runner that gets no CPU.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
@@ -272,8 +275,9 @@ fn deadlines_are_long_enough_for_every_wait() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // Two sides have 12 runners each, the trial and the repetition have 8, and the search for inputs has 32. Of the
-    // calls, 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search makes 32.
+    // The candidate and the baseline have 12 runners each, the trial and the repetition have 8, and the search for
+    // inputs has 32. Of the calls, 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search
+    // makes 32.
     let profiles = profile(
         &entries,
         Sides { candidate: terms_of(&limits), baseline: None },
@@ -285,7 +289,7 @@ fn deadlines_are_long_enough_for_every_wait() {
     let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[terms_of(&limits)], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
-    // The pool, the catalog and schedule, four staging slots, one step's outputs, and two chunks.
+    // The terms are the pool, the catalog and schedule, four staging slots, one step's outputs, and two chunks.
     assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
     let next = replayed.beyond.iter().find(|term| term.name == "next runner").expect("a process may wait");
     assert_eq!(next.bytes, RUNNER_BASE);
@@ -338,7 +342,7 @@ fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     // The second entry has the largest I + O. The staging slots and two chunks are always on the host.
     let (emulated, card) = (predict(true), predict(false));
     assert_eq!((emulated.decides, card.decides), (Some(1), Some(1)));
-    // The emulated device has a bit for each byte of outputs and workspaces: an eighth of 20 + 100.
+    // The emulated device keeps a bit for each byte of outputs and workspaces, which takes an eighth of 20 + 100.
     assert_eq!((emulated.spec.predicted, emulated.spec.device), (Bytes::mib(3 + 23 + 15), Bytes::ZERO));
     assert_eq!(emulated.spec.reserved, Bytes::mib(3 + 23 + 15 + 100));
     assert_eq!((card.spec.predicted, card.spec.reserved), (Bytes::mib(3), Bytes::mib(3)));
@@ -360,7 +364,8 @@ fn replay_on_the_emulated_device_tracks_the_bytes_of_outputs_and_workspaces() {
         assert_adds_up(&prediction);
         prediction.spec.predicted
     };
-    // A bit for each byte: an eighth of 16, or of 16 + 80. The rounding depends on the number of buffers.
+    // A bit for each byte takes an eighth of 16 or, with workspaces, of 16 + 80. The rounding depends on the number of
+    // buffers.
     let rounding = |workspaces: u64| device_rounding(3 + workspaces, true);
     assert_eq!(predicted(1) - rounding(1), predicted(0) - rounding(0) + Bytes::mib(10));
     assert_eq!(predicted(5) - rounding(5), predicted(1) - rounding(1));
@@ -373,7 +378,8 @@ fn replay_on_a_card_is_charged_where_its_pool_is() {
     let kernels = (&[&limits][..], 2);
     let prediction = replay_on_device(Bytes::mib(64), Bytes::mib(1), &steps, kernels, false, &settings, 2);
     assert_adds_up(&prediction);
-    // The pool, the outputs of the first step, what its five buffers and two workspaces are rounded to, and the limit.
+    // The terms are the pool, the outputs of the first step, the limit, and the rounding of this step's five buffers
+    // and two workspaces.
     assert_eq!(prediction.spec.device_cap, Bytes::mib(64 + 16 + 80) + device_rounding(5 + 2, false));
     assert_eq!(prediction.spec.device, prediction.spec.device_cap + DEVICE_CONTEXT);
     assert_eq!(prediction.decides, Some(0));
@@ -391,7 +397,8 @@ fn profile_on_a_card_is_charged_where_its_buffers_are() {
     // The first entry has the largest inputs. The ring is made for two calls of the second entry, and then kept.
     assert_eq!((alone.decides, alone.batches.len()), (Some(0), 2), "each entry is timed alone");
     let shared = Bytes::mib(10 + 40) + DEVICE_FLUSH;
-    // The buffers are the entry's own, the ring, the varied inputs, the flush, and a workspace of each side.
+    // The buffers are those of the entry, the ring, the varied inputs, the buffer that flushes the cache, and one
+    // workspace for each kernel.
     let buffers = u64::from(entries[1].buffers);
     assert_eq!(alone.spec.device_cap, shared + Bytes::mib(100) + device_rounding(buffers + 4, false));
     assert_eq!(paired.spec.device_cap, shared + Bytes::mib(200) + device_rounding(buffers + 5, false));

@@ -1,4 +1,4 @@
-//! A machine short of memory: what is reported, which workers are ended, and which are left alone.
+//! Tests of a machine that is short of memory: what is reported, which workers are ended, and which are left alone.
 
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ fn spare_is_started_again_after_the_pressure() {
 fn side_by_side() -> (Harness, [Granted; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut harness = Harness::new(spec);
-    // The baseline's build has the first lease.
+    // The first lease is that of the baseline's build.
     let baseline = harness.lease();
     harness.finish(baseline, Status::Passed);
     let first = harness.lease();
@@ -207,7 +207,7 @@ fn offender_is_ended_over_the_ceiling_and_not_the_newest_lease() {
             (Process::Runner(second.worker, 8), Bytes::mib(two)),
         ]
     };
-    // 10 MiB for the supervisor and 1 MiB of shared memory for each runner are added to these.
+    // In addition to these, the supervisor owes 10 MiB, and each runner maps 1 MiB of shared memory.
     assert!(
         kills(&harness.sample(&seen(198, 90))).is_empty(),
         "a sum equal to the ceiling does not exceed it"
@@ -269,7 +269,7 @@ fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
         assert_eq!(actions.contains(&Action::Shutdown { worker: profiler }), goes, "{held}: {actions:#?}");
         assert_eq!(kills(&actions).is_empty(), goes, "{held}: {actions:#?}");
         if goes {
-            // The worker has a second to end.
+            // The worker has one second to end.
             let until = harness.now + SECOND;
             for now in [harness.now, until - Duration::from_millis(2)] {
                 harness.now = now;

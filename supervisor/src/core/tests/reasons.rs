@@ -1,4 +1,4 @@
-//! The reasons in the policy log for decisions that can have several causes.
+//! Tests of the reasons that the policy log gives for decisions that can have several causes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::harness::{Granted, Harness, Plan, STAGE, plan};
 use crate::core::event::{Action, AttemptEnd, PolicyRow, Process, Stage};
 use crate::core::spec::StageSpec;
 
-/// A plan whose profile runs in one batch or in halves.
+/// Returns a plan whose profile can run in one batch or in two halves.
 fn two_ways_to_profile() -> Plan {
     let mut spec = plan(1);
     let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(100)), ..STAGE };
@@ -102,7 +102,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     assert!(number(&row, "deadline_ms").is_some_and(|ms| 0 < ms));
 }
 
-/// A plan whose build may take 800 MiB, or half of that.
+/// Returns a plan whose build may reserve 800 MiB, or half of that.
 fn two_ways_to_build() -> Plan {
     let mut spec = plan(2);
     let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(784)), ..STAGE };
@@ -133,7 +133,7 @@ fn smaller_compiler_memory_under_a_small_ceiling_is_reported_once() {
 #[test]
 fn build_is_not_shrunk_while_the_machine_is_short_of_memory() {
     let mut harness = Harness::new(two_ways_to_build());
-    // Above the floor, this is enough for the smaller way only.
+    // The memory above the floor is enough only for the smaller way.
     harness.available = Some(Bytes::gib(1) + Bytes::mib(500));
     harness.sample(&[]);
     for _ in 0..5 {

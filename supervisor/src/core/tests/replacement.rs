@@ -1,5 +1,5 @@
-//! When an idle profiler that is due for replacement is ended. If the plan keeps spares, this happens while verifiers
-//! work, so that its successor is ready for the next profile.
+//! Tests when an idle profiler that is due for replacement is ended. If the plan keeps spares, it is ended while
+//! verifiers work, so that its successor is ready for the next profile.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;
@@ -25,7 +25,7 @@ fn after_the_first_job(spec: Plan) -> (Harness, Granted) {
     }
 }
 
-/// A plan whose first job leaves no verifier, so the second job's verifiers have held no lease.
+/// Returns a plan in which no verifier outlives the first job, so the second job's verifiers have held no lease.
 fn fresh_verifiers() -> Plan {
     let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;

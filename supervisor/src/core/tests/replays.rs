@@ -1,4 +1,5 @@
-//! Replays in the core. A replay has one stage, which runs alone and has the same limits as other stages.
+//! Tests of how the core handles replays. A replay has one stage, which runs alone and has the same limits as other
+//! stages.
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_shared::message::KillReason;
@@ -10,7 +11,7 @@ use crate::core::event::{Action, Order, Stage, StopReason};
 use crate::core::spec::StageSpec;
 use crate::core::testkit::reports;
 
-/// A plan with one job, whose only unit is a replay.
+/// Returns a plan with one job, whose only unit is a replay.
 fn replaying(stage: StageSpec) -> Plan {
     let mut plan = plan(1);
     plan.jobs[0].baseline = None;

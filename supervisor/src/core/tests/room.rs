@@ -1,4 +1,5 @@
-//! A machine without room for builds, or without processes: what waits, what continues, and when the run ends.
+//! Tests of a machine that has no room for builds or allows no more processes: what waits, what continues, and when the
+//! run ends.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const SHORT: Room = Room { disk: Some(Bytes::mib(3)), inodes: None, pids: None }
 const BETWEEN_THE_MARKS: Room = Room { disk: Some(Bytes::mib(48)), inodes: None, pids: None };
 const PLENTY: Room = Room { disk: Some(Bytes::gib(3)), inodes: None, pids: None };
 
-/// Lets every step that is granted pass, until nothing more is granted.
+/// Lets every granted step pass, until no more leases are granted.
 fn pass_what_is_granted(harness: &mut Harness) {
     for _ in 0..40 {
         match harness.try_lease() {
@@ -25,7 +26,7 @@ fn pass_what_is_granted(harness: &mut Harness) {
     }
 }
 
-/// The report of a build that failed, with the room that was left.
+/// Returns the report of an attempt that failed, with the room that was left.
 fn failed(granted: Granted, room: Room) -> Report {
     let mut report = reports::report(granted.order.stage, Status::InfraError);
     report.head.room = Some(room);
@@ -50,7 +51,7 @@ fn builds_wait_for_room_while_other_steps_continue() {
     assert_eq!(harness.core.unit_view(unit), Some(UnitView::Waiting { stage: Stage::Build, attempt: 1 }));
     let why = harness.core.wait_reason(harness.now, unit, |other| other.to_string()).expect("it waits");
     assert!(why.contains("no room for builds"), "{why}");
-    // Builds stay held: the next one could use up the room.
+    // Builds stay held, because the next one could use up the room.
     harness.feed(Event::Room(BETWEEN_THE_MARKS));
     pass_what_is_granted(&mut harness);
     assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
@@ -85,7 +86,8 @@ fn first_three_builds_that_fail_without_room_are_not_losses() {
     for attempt in 1..=5 {
         let build = harness.lease();
         assert_eq!((build.order.stage, build.attempt), (Stage::Build, attempt));
-        // The compiler's files have been deleted when the room is read, so room between the marks counts as none.
+        // The compiler's files have already been deleted when the room is read, so room between the two marks counts as
+        // a shortage.
         harness.report(build, failed(build, BETWEEN_THE_MARKS));
         pass_what_is_granted(&mut harness);
         assert_eq!(harness.try_lease(), None, "it waits for room");
@@ -168,12 +170,12 @@ fn attempts_without_processes_are_repeated_after_a_pause() {
     assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
-/// Reports that an attempt was refused a process.
+/// Reports that the machine refused to start a process for an attempt.
 fn refuse(harness: &mut Harness, granted: Granted) {
     harness.report(granted, failed(granted, Room { disk: None, inodes: None, pids: Some(0) }));
 }
 
-/// The announced pauses, in milliseconds.
+/// Returns the lengths of the reported pauses, in milliseconds.
 fn pauses(harness: &Harness) -> Vec<u64> {
     let rows = harness.policies("tasks_short");
     let numbers = rows.iter().flat_map(|row| &row.numbers);
@@ -189,7 +191,7 @@ fn shorter_pause_does_not_end_a_longer_one() {
         let build = harness.lease();
         harness.finish(build, Status::Passed);
     }
-    // One unit is refused a process twice, so its second pause takes a second.
+    // For one unit, the machine refuses a process twice, so the second pause takes one second.
     let (first, second) = (harness.lease(), harness.lease());
     assert_eq!(harness.orders(), "B0 B1 V0 V1");
     refuse(&mut harness, first);

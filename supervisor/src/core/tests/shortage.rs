@@ -1,4 +1,4 @@
-//! Attempts and workers that end for lack of memory, and memory that does not come back.
+//! Tests of attempts and workers that end for lack of memory, and of memory that does not come back.
 
 use std::time::Duration;
 
@@ -190,8 +190,8 @@ fn memory_of_a_dead_worker_is_charged_until_it_is_back() {
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
-/// In each case, the machine has `available` MiB, and an idle profiler holds `held` MiB. The next lease needs 108 MiB
-/// above the floor of 1024 MiB.
+/// In each case, `available` MiB are available on the machine, and an idle profiler holds `held` MiB. The next lease
+/// needs 108 MiB above the floor of 1024 MiB.
 #[test]
 fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
     for (held, available, goes) in [

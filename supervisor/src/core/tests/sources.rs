@@ -1,4 +1,5 @@
-//! Sources of units: when they are asked and what they may offer. A source cannot hold up a run indefinitely.
+//! Tests of the sources of units: when they are asked, what they may offer, and that they cannot hold up a run
+//! indefinitely.
 
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ fn answer(actions: &[Action]) -> Answer {
     found.unwrap_or_else(|| panic!("no answer: {actions:#?}"))
 }
 
-/// Candidates that go through all stages.
+/// Returns candidates that go through all stages.
 fn units(ids: std::ops::Range<u32>) -> Vec<UnitSpec> {
     ids.map(|id| plan(1).unit(UnitId(id), &a_candidate(), true, false)).collect()
 }
@@ -54,12 +55,12 @@ fn offer(harness: &mut Harness, ids: std::ops::Range<u32>, more: bool) -> Vec<Ac
     harness.feed(Event::Offered { job: JobId(0), units: units(ids), by })
 }
 
-/// A harness in which the test offers units in place of the source. The core has not asked for any yet.
+/// Returns a harness in which the test offers units in place of the source. The core has not asked for units yet.
 fn with_a_silent_source(verifiers: u32) -> Harness {
     Harness::silent(&Plan { verifiers, ..plan(0) })
 }
 
-/// A plan with a job of one candidate, and a replay after it.
+/// Returns a plan with a job of one candidate, and a job after it with a replay.
 fn with_a_replay() -> Plan {
     let mut plan = plan(1);
     plan.candidates.push(a_replay(STAGE));

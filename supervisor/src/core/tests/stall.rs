@@ -1,4 +1,4 @@
-//! A run whose database does not accept rows: what is granted, killed and awaited during the stall.
+//! Tests of a run whose database does not accept rows: what the core grants, kills and waits for during the stall.
 
 use std::time::Duration;
 

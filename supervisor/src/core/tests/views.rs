@@ -1,4 +1,4 @@
-//! The views of workers and of waiting candidates.
+//! Tests of the views of workers, and of the reasons why candidates wait.
 
 use std::time::Duration;
 

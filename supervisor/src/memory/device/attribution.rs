@@ -1,7 +1,7 @@
-//! Attributes a device's memory to our processes or to other processes. The rest stays unattributed.
+//! Attributes a device's memory to the processes of this run and to other processes. The rest stays unattributed.
 //!
-//! NVML lists pids. In a container, a pid may belong to an outer pid namespace and be unknown in ours. The memory of
-//! such a process is counted as unattributed.
+//! NVML identifies processes by their pids. In a container, these may be pids of an outer namespace, which mean nothing
+//! in ours. The memory of such a process counts as unattributed.
 
 use std::path::Path;
 
@@ -9,27 +9,29 @@ use opt_shared::units::Bytes;
 
 use super::Reading;
 
-/// One of our processes. Its first pid is that in our namespace; the others are those in the namespaces within ours.
+/// A process of this run. Its first pid is the one in our namespace. The others are its pids in the namespaces within
+/// ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnProcess<P> {
     pub process: P,
     pub pids: Vec<u32>,
 }
 
-/// A reading, split by whose memory it is.
+/// The memory in a reading, divided by the processes that hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution<P> {
-    /// Our processes with their memory, which is `None` if NVML lists a process without a figure.
+    /// The processes of this run and their memory, which is `None` if NVML lists a process without a figure.
     pub ours: Vec<(P, Option<Bytes>)>,
-    /// Memory of other processes on this machine, and their number.
+    /// The memory of other processes on this machine. Their number is `other_processes`.
     pub others: Bytes,
     pub other_processes: u32,
-    /// Used memory that belongs to no known process. `None` if the device has no totals and every listed process is
+    /// The used memory that belongs to no known process. `None` if the device has no totals and every listed process is
     /// known.
     pub unattributed: Option<Bytes>,
 }
 
-/// Attributes the memory in a reading. `is_here` returns whether a pid belongs to a living process in our namespace.
+/// Attributes the memory in a reading to the processes that hold it. `is_here` returns whether a pid belongs to a
+/// living process in our namespace.
 pub fn attribute<P: Copy>(
     reading: &Reading,
     ours: &[OwnProcess<P>],
@@ -55,7 +57,8 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// Returns our process with this pid in our namespace, or else the only one with this pid in any namespace.
+/// Returns the process of this run that has this pid in our namespace. If there is none, returns the process that has
+/// this pid in another namespace, provided that there is only one.
 fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
@@ -65,7 +68,8 @@ fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// Returns a process's pids in our namespace and in the namespaces within it; only `pid` if Linux does not list them.
+/// Returns a process's pids in our namespace and in the namespaces within ours. If Linux does not list them, returns
+/// only `pid`.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Samples devices through NVML: the memory of each process and of the whole device. This never creates a CUDA context.
 //!
 //! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not report are `None`. For
-//! example, there are no totals on machines with unified memory. `watch` samples in its own thread, because a driver
+//! example, NVML reports no totals on machines with unified memory. `watch` samples in its own thread, because a driver
 //! with a problem can take seconds to answer.
 
 pub mod attribution;
@@ -24,7 +24,7 @@ pub struct DeviceIdentity {
 pub struct Reading {
     /// The memory of the device. `None` if NVML reports no totals, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
-    /// Compute and graphics processes, each once.
+    /// The compute and graphics processes. Each process is listed once.
     pub processes: Vec<Listed>,
     /// The share of the last sample period in which a kernel ran, in per cent.
     pub utilisation: Option<u32>,
@@ -33,7 +33,7 @@ pub struct Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTotals {
     pub total: Bytes,
-    /// Excludes the driver's own reserve.
+    /// The used memory, without the driver's own reserve.
     pub used: Bytes,
 }
 
@@ -51,7 +51,7 @@ pub enum DeviceError {
     Absent { why: String },
     #[error("{operation} failed: NVML says `{why}`")]
     Failed { operation: &'static str, why: String },
-    /// Only a reset or a reboot restores the device.
+    /// The device is lost. Only a reset or a reboot restores it.
     #[error(
         "the device is lost: NVML says `{why}` during {operation} (reset it with nvidia-smi -r, or restart the machine)"
     )]
@@ -65,12 +65,12 @@ pub enum DeviceError {
     NotListed { uuid: String, count: usize },
 }
 
-/// The largest difference between two totals that count as equal, as a share of the larger one. The driver and Linux
-/// each reserve some memory.
+/// Two totals count as equal if they differ by at most this share of the larger one. They may differ, because the
+/// driver and Linux each reserve some memory.
 const SAME_MEMORY: f64 = 0.05;
 
-/// Guesses whether the device shares the host's memory: it does if NVML reports no totals, or if the device has about
-/// as much memory as the machine. Only the card's driver can tell for certain.
+/// Guesses whether the device shares the host's memory. It probably does if NVML reports no totals, or if the device
+/// has about as much memory as the machine. Only the card's driver can tell for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

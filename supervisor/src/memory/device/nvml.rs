@@ -1,4 +1,4 @@
-//! Makes all calls to NVML, and converts its answers.
+//! Makes all calls to NVML, NVIDIA's library for monitoring devices, and converts its answers.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,9 +11,10 @@ use opt_shared::units::Bytes;
 
 use super::{DeviceError, DeviceIdentity, DeviceTotals, Listed, Reading};
 
-/// The variable that names another library to load instead of the driver's `libnvidia-ml.so.1`.
+/// The environment variable that names a library to load instead of the driver's `libnvidia-ml.so.1`.
 pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
-/// The plain `libnvidia-ml.so` exists only if development files are installed.
+/// The name of the driver's library. It ends in a version, because the plain `libnvidia-ml.so` exists only if
+/// development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 pub struct Nvml {
@@ -38,8 +39,8 @@ impl Nvml {
         (0..count).map(|index| self.identity(index)).collect()
     }
 
-    /// Finds a card by its UUID. A number cannot identify a card, because a CUDA driver may count in another order, and
-    /// `CUDA_VISIBLE_DEVICES` hides cards from that driver.
+    /// Finds a card by its UUID. NVML's number cannot identify a card, because a CUDA driver may number the cards in
+    /// another order, and `CUDA_VISIBLE_DEVICES` hides cards from that driver.
     pub fn device_with_uuid(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
         let count = devices.len();
@@ -67,10 +68,10 @@ impl Nvml {
 
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
-        // Processes are read before the totals, so the totals exclude every process that ended before it could be
-        // listed.
+        // Processes are read before the totals, so that the totals do not include processes that ended before they
+        // could be listed.
         let mut processes = listed(device.running_compute_processes())?;
-        // A process with both kinds of contexts is in both lists with the same figure.
+        // A process that has both a compute and a graphics context is in both lists, with the same figure.
         for (pid, bytes) in listed(device.running_graphics_processes())? {
             let recorded = processes.entry(pid).or_insert(bytes);
             *recorded = (*recorded).max(bytes);
@@ -119,8 +120,8 @@ fn failed(operation: &'static str) -> impl Fn(NvmlError) -> DeviceError {
     }
 }
 
-/// Returns the error's message with those of its causes. If the library cannot be loaded, the loader's message is among
-/// the causes.
+/// Returns the error's message together with the messages of its causes. If the library cannot be loaded, these include
+/// the loader's message.
 fn with_causes(error: &NvmlError) -> String {
     opt_shared::causes::chain(error)
 }

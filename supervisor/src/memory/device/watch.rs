@@ -1,6 +1,7 @@
-//! Samples one device in a thread, so the main loop never waits for NVML.
+//! Samples one device in a separate thread, so that the main loop never waits for NVML.
 //!
-//! Only the latest reading is kept. The main loop polls a descriptor, which is readable when there is a new reading.
+//! Only the latest reading is kept. The main loop polls a descriptor, which becomes readable when there is a new
+//! reading.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +13,13 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{DeviceError, DeviceIdentity, Nvml, Reading};
 
-/// The time between samples while there is a lease on the device, or the memory of a dead worker is being returned.
+/// The time between samples while a lease uses the device, or while the run waits for the device memory of a dead
+/// worker to come back.
 pub const BUSY: Duration = Duration::from_millis(20);
 /// The time between samples at all other times.
 pub const IDLE: Duration = Duration::from_secs(1);
 
-/// The latest reading, until it is taken.
+/// The latest reading, or `None` if the main loop has already taken it.
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
 pub struct DeviceWatch {
@@ -68,7 +70,7 @@ impl DeviceWatch {
     /// Takes the latest reading, if it has not been taken yet.
     pub fn take(&self) -> Option<Result<Reading, DeviceError>> {
         let mut count = [0; 8];
-        // An error means that the counter is 0: there is no new reading.
+        // Reading fails if the counter is 0, that is, if there is no new reading. The lock below is enough to find out.
         let _ = rustix::io::read(&*self.new_reading, &mut count);
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,7 +1,8 @@
-//! Turns blocks into a timeline: adds up the memory of the processes at each moment, at a resolution that fits a page.
+//! Builds a timeline from blocks of samples by adding up the memory of the processes at each moment. The sums are
+//! reduced to the number of steps that a report can draw.
 //!
-//! A run of a day can have hundreds of thousands of runners. They are added up block by block, so that memory use does
-//! not grow with their number.
+//! A run that takes a day can have hundreds of thousands of runners. Their memory is added up block by block, so that
+//! the memory that this module needs does not grow with the number of runners.
 
 use std::collections::BTreeMap;
 
@@ -18,26 +19,27 @@ type Figures = (Bytes, Bytes);
 #[derive(Debug)]
 pub struct Assembly {
     roles: BTreeMap<WorkerId, Role>,
-    /// The width of a step of the drawing, in milliseconds.
+    /// The width of a step in the drawing, in milliseconds.
     width: u64,
     timeline: Timeline,
     lanes: BTreeMap<WorkerId, Series>,
-    /// The processes that existed at the end of the last block, with their figures.
+    /// The processes that existed at the end of the last block, with their latest figures.
     alive: BTreeMap<Track, Figures>,
-    /// The sums of `alive` by group.
+    /// The sums of the figures in `alive` for each group.
     groups: BTreeMap<Group, Figures>,
-    /// The sums of `alive` by worker, including its runners.
+    /// The sums of the figures in `alive` for each worker, including its runners.
     workers: BTreeMap<WorkerId, Figures>,
     /// The end of the last block, in milliseconds since 1970.
     end: Option<u64>,
 }
 
-/// The longest gap between the samples of a run that continues, in milliseconds. A longer gap means that the run was
-/// interrupted and later resumed.
+/// The longest gap between two samples, in milliseconds, during which the run is assumed to continue. A longer gap
+/// means that the run was interrupted and later resumed.
 const LONGEST_GAP: u64 = 5_000;
 
 impl Assembly {
-    /// `steps` is the number of steps in the drawing.
+    /// Creates an assembly for the time from `from` to `to`, in milliseconds since 1970. `steps` is the number of steps
+    /// in the drawing.
     pub fn new(roles: BTreeMap<WorkerId, Role>, from: u64, to: u64, steps: usize) -> Self {
         let width = (to.saturating_sub(from) / steps.max(1) as u64).max(1);
         Self {
@@ -52,7 +54,7 @@ impl Assembly {
         }
     }
 
-    /// Adds the next block.
+    /// Adds the next block of samples.
     pub fn take(&mut self, block: &Block) {
         let Some((start, end)) = block.span() else { return };
         let width = self.width;
@@ -61,7 +63,7 @@ impl Assembly {
         {
             let Some(series) = block.series.get(&track) else { continue };
             for &point in &series.points {
-                // Nothing was owed while the run was interrupted, so the line drops to zero instead of crossing the gap.
+                // Nothing was owed while the run was interrupted, so the line drops to zero and does not cross the gap.
                 if track == Track::Tree && 0 < into.last && into.last + LONGEST_GAP < point.at {
                     let at = into.last + 1;
                     into.push(track, Point { at, first: Bytes::ZERO, second: Bytes::ZERO }, 1);
@@ -97,7 +99,7 @@ impl Assembly {
         self.end = Some(end);
     }
 
-    /// Records new figures of a process, or its end (`None`).
+    /// Records new figures of a process. If `now` is `None`, records that the process has ended.
     fn change(&mut self, at: u64, track: Track, now: Option<Figures>) {
         let before = match now {
             Some(now) => self.alive.insert(track, now),

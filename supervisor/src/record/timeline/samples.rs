@@ -1,4 +1,4 @@
-//! Random blocks for the tests of every module that handles them.
+//! Generates random blocks of samples for the tests of all modules that handle blocks.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
@@ -17,8 +17,8 @@ fn any_track() -> impl Strategy<Value = Track> {
     ]
 }
 
-/// Generates blocks in which times never decrease. Figures are whole KiB, and can be larger than the memory of any
-/// machine.
+/// Generates blocks in which times never decrease. Amounts of memory are whole KiB, and can be larger than the memory
+/// of any machine.
 pub(crate) fn any_block() -> impl Strategy<Value = Block> {
     let figure = prop_oneof![0u64..64, 0u64..(1 << 54)].prop_map(Bytes::kib);
     let step = (any_track(), 0u64..300, figure.clone(), figure);
