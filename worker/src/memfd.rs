@@ -1,4 +1,4 @@
-//! Creates memory files, and seals them so that their size never changes.
+//! Creates memory files, and seals them so that their size, or also their contents, can never change.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// Creates an empty memory file, to be written and then passed to [`freeze`].
+/// Creates an empty memory file that can be written, and that is later passed to [`freeze`].
 pub(crate) fn growing(name: &str) -> rustix::io::Result<OwnedFd> {
     memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }

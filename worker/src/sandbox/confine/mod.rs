@@ -67,9 +67,9 @@ pub struct FileAccess {
     pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
-    /// Files and folders that stay inaccessible even in a readable folder: captures and results. `readable`,
-    /// `toolchain` or `writable` may list a path inside a hidden folder, which is then accessible. Libraries in a
-    /// hidden folder are not readable. Absolute paths without links.
+    /// Files and folders that stay inaccessible even in a readable folder, such as captures and results. If `readable`,
+    /// `toolchain` or `writable` lists a path inside a hidden folder, this path is accessible nevertheless. Libraries
+    /// in a hidden folder are not readable. All paths are absolute, without links.
     pub hidden: Vec<PathBuf>,
     /// Folders of the user that stay inaccessible even in a system folder, unless they contain a system folder or
     /// another list names them. All paths are absolute, without links.

@@ -86,7 +86,7 @@ fn stop_of_a_runner_that_has_ended_reports_its_end() {
 #[test]
 fn cpu_clock_between_stops_shows_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Takes the minimum and maximum of many rounds, because a busy machine disturbs some of them.
+    // Each measurement takes the minimum and maximum of many rounds, because a busy machine disturbs some of them.
     let measure = |scenario| {
         let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
         if scenario == "waits_until_killed" {
