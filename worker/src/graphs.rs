@@ -33,7 +33,7 @@ pub(crate) struct CallForm<'a> {
 
 #[derive(Serialize)]
 struct TensorForm<'a> {
-    /// The index among the arguments.
+    /// The index of the tensor among the arguments of the call.
     index: usize,
     dtype: &'static str,
     shape: &'a [u64],
