@@ -27,8 +27,8 @@ use crate::sandbox::timeout::{self, StopScope, Timeout};
 /// The size of the part of a compiler's output that is kept while the compiler runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// The page cache that a compiler may use in its control group, for its programs and libraries and the files that it
-/// reads and writes.
+/// The size of the page cache that a compiler may use in its control group, for its programs and libraries and for the
+/// files that it reads and writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
 /// The longest single wait for the end of a build. After each wait, the free space of the disk and the time limit are
