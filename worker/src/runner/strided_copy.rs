@@ -31,7 +31,8 @@ impl StridedCopy {
                 continue;
             }
             match axes.last_mut() {
-                // The outer axis continues this one, because its elements lie one after another at the right distance.
+                // The outer axis continues this one, because its step is as long as this whole axis, in the source and
+                // in the target. So the two can be copied as one axis.
                 Some(outer)
                     if axis.to != 0
                         && outer.from == axis.from.wrapping_mul(axis.size)
