@@ -23,8 +23,10 @@ pub(crate) enum Kept {
     },
 }
 
-/// Opens a file that a build has written. Returns `None` if the file cannot be opened or is not a regular file. Symbolic
-/// links are refused, because a build that runs its source could leave a link to a file that only the worker can read.
+/// Opens a file that a build has written. Returns `None` if the file cannot be opened or is not a regular file.
+///
+/// Symbolic links are refused, because a build that runs its source could leave a link to a file that only the worker
+/// can read.
 pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_SYMLINKS;

@@ -36,7 +36,8 @@ thread_local! {
     static CONFIGURATION: std::cell::Cell<Option<Configuration>> = const { std::cell::Cell::new(None) };
 }
 
-/// Writes a result through the caller's pointer. Returns a CUDA error code: 0, or `INVALID_VALUE` if the pointer is null.
+/// Writes a result to the caller's pointer. Returns a CUDA error code, which is 0, or `INVALID_VALUE` if the pointer is
+/// null.
 pub(super) unsafe fn give<T>(to: *mut T, value: T) -> u32 {
     if to.is_null() {
         return INVALID_VALUE;
@@ -57,7 +58,8 @@ unsafe fn text(name: *const c_char) -> String {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
-    // SAFETY: nvcc generates this call, with a pointer to the wrapper of the fat binary that it embedded in the library.
+    // SAFETY: nvcc generates this call, and passes a pointer to the wrapper of the fat binary that it has embedded in
+    // the library.
     let text = unsafe { fat_binary::ptx(wrapper) };
     let mut runtime = runtime();
     runtime.images.push(Image { text, module: None });

@@ -349,8 +349,8 @@ fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
 
 /// Installs a program for this thread and everything that it starts.
 pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
-    // `seccompiler::apply_filter` does not set this flag. Before Linux 5.16, a filter without it also turns on the
-    // mitigations of speculation for the process, which would slow down the code that is timed.
+    // `seccompiler::apply_filter` does not set this flag. Before Linux 5.16, a filter without it also turns on
+    // mitigations against speculative execution for the process, which would slow down the code that is timed.
     let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let header = libc::sock_fprog {
         len: u16::try_from(program.len()).unwrap_or(u16::MAX),
