@@ -190,7 +190,8 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
              elsewhere, build Python with --enable-shared)"
         ));
     };
-    // Links are not resolved: an interpreter finds its virtual environment by the path with which it is started.
+    // Links must not be resolved, because an interpreter finds its virtual environment by the path with which it is
+    // started.
     let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
     let existing = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
     let Libtorch { include, libraries, flags } = answer.libtorch;

@@ -1,4 +1,4 @@
-//! Workers and runners: the processes that carry out what the supervisor decides.
+//! Workers, runners and compilers, which are the processes that carry out what the supervisor decides.
 //!
 //! A worker (verifier or profiler) is trusted: it opens captures, compares outputs, reads the clock, and never loads a
 //! candidate's host code. A runner is a separate process for one candidate. A compiler also runs in a sandboxed process

@@ -146,8 +146,8 @@ impl Link {
         self.outbox.send(message).map_err(LinkError::Send)
     }
 
-    /// Sets the size of one kind of memory file, and reports the sum of all kinds, which the supervisor charges to this
-    /// worker. Ignores a failure: if the supervisor is gone, the next receive notices it.
+    /// Sets the size of one kind of memory file. Also reports the sum of all kinds to the supervisor, which charges the
+    /// sum to this worker. A failure to report is ignored: if the supervisor is gone, the next receive fails too.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;

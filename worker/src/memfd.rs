@@ -17,7 +17,8 @@ pub(crate) fn growing(name: &str) -> rustix::io::Result<OwnedFd> {
     memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// Seals the file: from now on neither its size nor its contents can change. Fails while it is mapped writable.
+/// Seals the file, so that neither its size nor its contents can change any more. Fails while the file is mapped
+/// writable.
 pub(crate) fn freeze(memfd: &OwnedFd) -> rustix::io::Result<()> {
     fcntl_add_seals(memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
 }

@@ -23,8 +23,8 @@ use crate::session::cuda::{CudaBackend, WorkerDevice};
 use crate::session::host::{HostBackend, Zygotes};
 use crate::stage::{build, profile, replay, verify};
 
-/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because all
-/// other descriptors of the supervisor are close-on-exec.
+/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because all of its other
+/// descriptors are close-on-exec.
 const EXECUTABLE_FD: i32 = 0;
 
 #[derive(Debug, thiserror::Error)]
@@ -181,7 +181,7 @@ fn call<B: Backend>(
     decisions: &mut profile::Decisions,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let progress = |done, total, bytes| {
-        // A failure is ignored: if the supervisor is gone, a later send or receive notices it.
+        // A failure is ignored, because if the supervisor is gone, a later send or receive fails too.
         let _ = link.send(FromWorker::Progress { lease: task.lease, done, total, bytes });
     };
     Ok(match &task.work {

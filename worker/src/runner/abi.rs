@@ -371,8 +371,8 @@ impl Arguments {
     /// returned.
     ///
     /// # Safety
-    /// `function` must have the signature of the candidate interface. The function may do anything else: this process
-    /// contains nothing that must survive it.
+    /// `function` must have the signature of the candidate interface. Apart from that, the function may
+    /// do anything, because this process contains nothing that must survive the function.
     pub(crate) unsafe fn call(&mut self, function: Function, form: &Form) -> (i32, Any) {
         let count = if form.returns_outputs { self.inputs } else { self.count };
         for (&index, kind) in &form.objects {

@@ -222,7 +222,7 @@ mod tests {
     }
 
     proptest! {
-        /// The range is mapped at its phase, and no page of the mapping shows any other byte of the file.
+        /// The range must be mapped at its phase, and the mapping must show no other byte of the file.
         #[test]
         fn mapped_input_shows_its_range_only(
             start in 0usize..9000, length in 1usize..40_000, phase in 0u8..64

@@ -1,4 +1,5 @@
-//! The steps of a runner: map inputs, lock down, load the candidate, and serve calls until it is killed.
+//! Runs the steps of a runner: maps inputs, locks the process down, loads the candidate, and serves calls until the
+//! process is killed.
 //!
 //! A runner is a separate process that contains only one candidate with its inputs and outputs. It decides and compares
 //! nothing, and the time that it measures is only a claim. Once the candidate is loaded, it controls the whole process,

@@ -63,7 +63,7 @@ impl StridedCopy {
     ///
     /// # Safety
     ///
-    /// Both addresses must be those of the first of these elements.
+    /// Both addresses must be those of the first element that is to be copied or compared.
     unsafe fn along(&self, axes: &[Axis], from: *const u8, to: *mut u8, compare: bool) -> Option<usize> {
         let bytes = self.dtype.bytes();
         let Some((&Axis { size, from: from_step, to: to_step, number }, inner)) = axes.split_first() else {

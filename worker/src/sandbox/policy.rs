@@ -29,7 +29,7 @@ pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
 /// The time for which a count of root's tasks is reused.
 const RECOUNT: Duration = Duration::from_secs(1);
-/// The number of runners of one worker that can have different user numbers at the same time.
+/// The number of different user numbers that one worker gives its runners.
 const USERS_PER_WORKER: u32 = 64;
 
 /// The number of tasks that `limits.processes = "auto"` allows a runner, not counting other tasks of the same user.
@@ -211,6 +211,6 @@ fn present_usage() -> (Bytes, Bytes) {
     let pages: Vec<u64> = text.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
     let page = rustix::param::page_size() as u64;
     let field = |at: usize| Bytes::new(pages.get(at).copied().unwrap_or(0)).saturating_mul(page);
-    // statm: size, resident, shared, text, lib, data.
+    // The fields of statm are size, resident, shared, text, lib and data.
     (field(0), field(5))
 }

@@ -325,8 +325,8 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
             }
         }
         for (first, last) in plan.close {
-            // Linux before 5.9 does not have this call. Our own descriptors are close-on-exec, and the runner closes
-            // the others.
+            // Linux before 5.9 does not have this call. In that case, exec closes our own descriptors, which are
+            // close-on-exec, and the runner closes the others.
             libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
         }
         libc::sigprocmask(libc::SIG_SETMASK, plan.mask, std::ptr::null_mut());
@@ -346,7 +346,7 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
 ///
 /// # Safety
 ///
-/// The same as for `run_child`.
+/// The requirements of `run_child` apply.
 unsafe fn give_up(report: RawFd, step: u32) -> ! {
     // SAFETY: errno is thread-local and this process has one thread; the message is on this stack.
     unsafe {

@@ -58,7 +58,7 @@ struct Image {
     module: Option<Module>,
 }
 
-/// A kernel or a variable: the number of the image that contains it, and its name in that image.
+/// A kernel or a variable, identified by the index of the image that contains it and by its name in that image.
 #[derive(Clone)]
 struct Symbol {
     image: usize,

@@ -25,8 +25,8 @@ pub(super) fn load(
     open(setup, artifact, libraries, page).map(|(loaded, _)| loaded)
 }
 
-/// Loads an artifact that was built with the torch glue. The glue reports how many parameters the function has: one for
-/// each input, or one for each input and output.
+/// Loads an artifact that was built with the torch glue. The glue reports how many parameters the function has. If there
+/// are as many as inputs, the function returns its outputs; otherwise it must have one for each input and output.
 pub(super) fn load_over_libtorch(
     setup: &Setup,
     artifact: OwnedFd,

@@ -59,13 +59,13 @@ const TCGETS2: u64 = 0x802c_542a;
 const IOCTL_ALLOWED: [u64; 7] =
     [libc::TCGETS, TCGETS2, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
 
-/// `prctl` options that would undo the lock-down or reach beyond it.
+/// `prctl` options that would undo the lock-down, or that affect more than the sandboxed process.
 const PRCTL_REFUSED: [u64; 7] = [
     libc::PR_SET_PDEATHSIG as u64,
     libc::PR_SET_DUMPABLE as u64,
     libc::PR_SET_PTRACER as u64,
     libc::PR_SET_MM as u64,
-    // Would keep other processes off the sibling hardware thread.
+    // Would keep other processes off the other hardware thread of the same core.
     libc::PR_SCHED_CORE as u64,
     // Would make Linux scan and merge the process's memory, even while other candidates are being timed.
     PR_SET_MEMORY_MERGE,

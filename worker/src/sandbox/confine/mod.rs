@@ -45,7 +45,7 @@ pub enum SandboxKind {
     Compiler,
 }
 
-/// The description of a sandbox, which the worker sends to the process that confines itself with it.
+/// A description of a sandbox. The worker sends it to the process, which then applies it to itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub kind: SandboxKind,
@@ -101,8 +101,8 @@ pub struct ResourceLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
     pub own: u32,
-    /// The number of other tasks of the worker's user. Linux counts them too, unless the process gets its own user or
-    /// user namespace.
+    /// The number of other tasks of the worker's user. Linux counts these tasks too, unless the process gets a user or
+    /// a user namespace of its own.
     pub other_tasks: u32,
 }
 

@@ -219,7 +219,7 @@ fn runner_gets_exactly_the_given_descriptors() {
             .expect("the folder is writable");
         files.push(File::open(path).expect("just written"));
     }
-    // Each descriptor goes to the number that the other one has in this process.
+    // Each of the two files gets the number that the other file has in this process.
     let (a, b) = (files[0].as_raw_fd(), files[1].as_raw_fd());
     let inherited = [(write.as_fd(), 1), (files[0].as_fd(), b), (files[1].as_fd(), a)];
     let mut runner = start_with("descriptors", folder.path(), &inherited, Namespaces::NONE);
