@@ -1,5 +1,5 @@
-//! Compiled calls of a recorded function. PyTorch's compiler makes a shared library, a *graph*, for each different call
-//! of a job, and the artifact is a file with all of them.
+//! Reads the artifact of a compiled torch function. PyTorch's compiler makes a shared library, which is called a
+//! *graph*, for each different call of a job. The artifact is one file with all of these libraries:
 //!
 //! ```text
 //! "opt-graphs 1\n" | count | count × (key, length) | the libraries, one after another
@@ -24,7 +24,7 @@ const MAGIC: &[u8] = b"opt-graphs 1\n";
 const KEY: usize = 64;
 const NUMBER: usize = size_of::<u64>();
 
-/// The parts of a call on which compiled code depends.
+/// The parts of a call that determine how it is compiled. Calls that are equal in these parts share a graph.
 #[derive(Serialize)]
 pub(crate) struct CallForm<'a> {
     call: &'a Call,
@@ -33,7 +33,7 @@ pub(crate) struct CallForm<'a> {
 
 #[derive(Serialize)]
 struct TensorForm<'a> {
-    /// The index among the arguments.
+    /// The index of the tensor among the arguments of the call.
     index: usize,
     dtype: &'static str,
     shape: &'a [u64],
@@ -63,7 +63,7 @@ impl<'a> CallForm<'a> {
     }
 }
 
-/// Returns each graph's key and its place in the file.
+/// Returns the key of each graph, and the range of its library in the file.
 pub(crate) fn read(artifact: &File) -> io::Result<Vec<(String, Range<u64>)>> {
     let bad = |what: &str| io::Error::other(format!("it is not a file of compiled calls: {what}"));
     let size = artifact.metadata()?.len();

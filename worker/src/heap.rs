@@ -1,19 +1,21 @@
-//! Makes the C library's allocator keep less memory that is not in use.
+//! Makes the C library's allocator return unused memory to Linux sooner.
 //!
-//! When a block with its own mapping is freed, glibc by default takes later blocks up to that size from the heap, and
-//! keeps their memory when they are freed. A process that once needed a few MiB would keep them until its end.
+//! glibc gives a large block its own mapping. But when such a block is freed, glibc by default takes later blocks up to
+//! that size from the heap, and keeps their memory when they are freed. A process that once needed a few MiB would
+//! therefore keep them until its end.
 
 use std::ffi::c_int;
 
 /// The size, in bytes, from which a worker's blocks get their own mapping. For smaller blocks, the system calls would
 /// cost more than they save.
 pub(crate) const WORKER: c_int = 2 << 20;
-/// The same size for the supervisor and all other commands. It is smaller, because a run allocates its largest blocks
-/// while it reads the plan, and can then last for days.
+/// The same size, in bytes, for the supervisor and all other commands. It is smaller, because a run allocates its
+/// largest blocks while it reads the plan, and can then last for days.
 pub const SUPERVISOR: c_int = 128 << 10;
 
-/// Fixes glibc's thresholds: a block of this size or larger gets its own mapping, and as much free memory at the end of
-/// the heap is returned. Does nothing with other C libraries, whose thresholds do not change.
+/// Fixes glibc's two thresholds at `size`, in bytes. A block of this size or larger gets its own mapping, and once this
+/// much memory at the end of the heap is free, it is returned to Linux. Does nothing with other C libraries, whose
+/// thresholds do not change.
 pub fn return_blocks_from(size: c_int) {
     #[cfg(not(target_env = "gnu"))]
     let _ = size;
@@ -24,8 +26,8 @@ pub fn return_blocks_from(size: c_int) {
     }
 }
 
-/// Makes all threads share one heap. By default, glibc gives most threads heaps of their own, and each keeps what its
-/// thread has freed. Call it before the first thread is started. Does nothing with other C libraries.
+/// Makes all threads share one heap. By default, glibc gives most threads heaps of their own, and each heap keeps the
+/// memory that its thread has freed. Call this before the first thread is started. Does nothing with other C libraries.
 pub fn share_one_heap() {
     // SAFETY: mallopt only changes parameters of the allocator, under its lock.
     #[cfg(target_env = "gnu")]
@@ -38,17 +40,18 @@ pub fn share_one_heap() {
 mod tests {
     use super::*;
 
-    /// The resident memory of this process that is not part of a file, in KiB.
+    /// Returns the resident memory of this process that does not belong to a file, in KiB.
     fn resident() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("readable");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
         line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
     }
 
-    /// Set in the process that measures.
+    /// An environment variable that is set in the process that measures.
     const MEASURES: &str = "OPT_TEST_MEASURES_HEAP";
 
-    /// Other tests allocate in this process too, so the measurement runs in another process, which runs only this test.
+    /// The measurement runs in a process that runs only this test, because in this process other tests allocate as
+    /// well.
     #[test]
     fn freed_blocks_are_returned_even_after_larger_ones() {
         if std::env::var_os(MEASURES).is_some() {
@@ -68,7 +71,7 @@ mod tests {
     fn measure() {
         const BLOCK_KIB: u64 = 8 << 10;
         return_blocks_from(WORKER);
-        // With glibc's own limits, freeing the first block makes the allocator keep the second.
+        // With glibc's default thresholds, freeing this block would make the allocator keep the memory of the next one.
         drop(std::hint::black_box(vec![1_u8; 16 << 20]));
         let before = resident();
         let block = std::hint::black_box(vec![1_u8; 8 << 20]);

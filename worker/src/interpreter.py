@@ -1,6 +1,6 @@
-"""Prints the paths of an interpreter's parts, and its versions of torch and Triton, as JSON for the worker.
+"""Prints, as JSON for the worker, where the parts of a Python interpreter are, and its versions of torch and Triton.
 
-Imports only a few small modules.
+This program imports only a few small modules, and neither torch nor Triton.
 """
 
 import glob
@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 
-# Where Python's shared library may be.
+# The names that Python's shared library may have, and the folders in which it may be.
 names = [sysconfig.get_config_var(key) for key in ("INSTSONAME", "LDLIBRARY")]
 names += ["libpython%d.%d.so.1.0" % sys.version_info[:2], "libpython%d.%d.so" % sys.version_info[:2]]
 folders = [sysconfig.get_config_var(key) for key in ("LIBDIR", "LIBPL")] + [os.path.join(sys.base_prefix, "lib")]
@@ -31,10 +31,13 @@ def text(*parts):
 
 
 def libtorch(home):
-    """Returns what is needed to compile and link against the torch in a folder. Importing torch would take seconds."""
+    """Returns the paths and flags that are needed to compile against the torch in the folder `home` and to link to it.
+
+    They are found without importing torch, because an import would take seconds.
+    """
     beside = os.path.dirname(home)
     include = os.path.join(home, "include")
-    # Torch's headers require the C++ standard with which torch compiles extensions.
+    # Torch's headers require the C++ standard with which torch's own code compiles extensions.
     standards = re.findall(r"-std=c\+\+(\d\d)", text(home, "utils", "cpp_extension.py"))
     abi = re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=[01]", text(home, "share", "cmake", "Torch", "TorchConfig.cmake"))
     return {

@@ -1,7 +1,7 @@
 //! Finds the Python interpreter that a plan names, and the paths of its libraries.
 //!
-//! `find` keeps each interpreter that it has found until the worker ends. The query runs outside the sandbox, because
-//! the interpreter is the user's own program, and the query imports no code of a candidate.
+//! `find` remembers each interpreter that it has found until the worker ends. The interpreter is asked for its paths
+//! outside the sandbox, because it is the user's own program, and because the query imports no code of a candidate.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,38 +16,38 @@ use opt_shared::child;
 use serde::Deserialize;
 
 const QUERY: &str = include_str!("interpreter.py");
-/// The time limit of a query, long enough for a disk that must first spin up.
+/// The time limit for an interpreter's answer. It is long enough for a disk that must first spin up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The most bytes that are read from each output stream of an interpreter.
+/// The largest number of bytes that are read from each output stream of an interpreter.
 const MAX_ANSWER: u64 = 256 << 10;
-/// The most characters of an interpreter's standard error that are reported.
+/// The largest number of characters of an interpreter's standard error that are reported.
 const MAX_COMPLAINT: usize = 300;
-/// The most interpreters on PATH that are tried.
+/// The largest number of interpreters on PATH that are tried.
 const MAX_TRIED: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
 
-/// An interpreter that can run candidates, as `interpreter_of` has checked.
+/// An interpreter that can run candidates. `interpreter_of` has checked this.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
     pub(crate) library: PathBuf,
-    /// The folders of its `sys.path`, and the `lib` folders of its prefixes, without those that do not exist.
+    /// The existing folders among those of its `sys.path` and the `lib` folders of its prefixes.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) libtorch: Libtorch,
-    /// The version of its Triton, if it has one.
+    /// The version of the interpreter's Triton, if it has one.
     pub(crate) triton: Option<String>,
-    /// A description, such as `Python 3.11.7 with torch 2.10.0`.
+    /// A description for the user, such as `Python 3.11.7 with torch 2.10.0`.
     pub(crate) version: String,
 }
 
 impl Interpreter {
-    /// The folder of its executable, which may be outside its folders of modules.
+    /// Returns the folder of the interpreter's executable, which may be outside `folders`.
     pub(crate) fn home(&self) -> Option<PathBuf> {
         std::fs::canonicalize(&self.executable).ok()?.parent().map(Path::to_owned)
     }
 
-    /// Describes the interpreter and its Triton. If Triton is missing, the error tells the user what to do.
+    /// Describes the interpreter and its Triton. If it has no Triton, the error tells the user what to do.
     pub(crate) fn with_triton(&self) -> Result<String, String> {
         match &self.triton {
             Some(version) => Ok(format!("{}, triton {version}", self.version)),
@@ -59,14 +59,14 @@ impl Interpreter {
     }
 }
 
-/// The paths and options with which to compile against an interpreter's torch and to link to it.
+/// The paths and options that are needed to compile against an interpreter's torch and to link to it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Libtorch {
-    /// Header folders of torch, and of Python if its headers are installed.
+    /// The header folders of torch, and of Python if its headers are installed.
     pub(crate) include: Vec<PathBuf>,
-    /// Folders of libtorch's shared libraries and of their dependencies.
+    /// The folders of libtorch's shared libraries and of their dependencies.
     pub(crate) libraries: Vec<PathBuf>,
-    /// Compiler options that its headers require, and that select the ABI of its libraries.
+    /// Compiler options that torch's headers require, and options that select the ABI of its libraries.
     pub(crate) flags: Vec<String>,
 }
 
@@ -82,8 +82,8 @@ struct Answer {
     libtorch: Libtorch,
 }
 
-/// Finds the interpreter for a plan's `[build] python`: a path, or the first one of this name on PATH that can run
-/// candidates.
+/// Finds the interpreter that a plan's `[build] python` selects. The setting is a path, or a name; a name selects the
+/// first interpreter of this name on PATH that can run candidates.
 pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     static FOUND: Mutex<BTreeMap<String, Arc<Interpreter>>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,8 +95,8 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     Ok(interpreter)
 }
 
-/// Returns one line: `yes` and a description of the interpreter that a plan's `python` selects on this machine, or `no`
-/// and the reason. `triton` is true if candidates need Triton.
+/// Describes, in one line, the interpreter that a plan's `python` selects on this machine: `yes` and a description, or
+/// `no` and the reason. `triton` is true if candidates need Triton.
 pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     let found = search(named, path).and_then(|found| {
         let version = if triton { found.with_triton()? } else { found.version.clone() };
@@ -105,13 +105,14 @@ pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     found.map_or_else(|why| format!("no {why}"), |description| format!("yes {description}"))
 }
 
-/// Like `describe`, but `yes` is followed by only the interpreter's path, and `no` by a reason without advice.
+/// Like `describe`, but `yes` is followed only by the interpreter's path, and `no` by a reason without advice.
 pub(crate) fn locate(named: &str, path: &OsStr) -> String {
     let found = search_quietly(named, path);
     found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
 }
 
-/// Finds an interpreter without the cache. `named` is a path, or a name to look for in the folders of `path`.
+/// Finds an interpreter without using the remembered ones. `named` is a path, or a name to look for in the folders of
+/// `path`.
 fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     search_quietly(named, path).map_err(|why| {
         let advice = if named.contains('/') { " ([build] python)" } else { "; name one in [build] python" };
@@ -119,7 +120,7 @@ fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     })
 }
 
-/// Like `search`, but the error has no advice.
+/// Like `search`, but the error contains no advice.
 fn search_quietly(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     if named.contains('/') {
         return ask(Path::new(named)).map_err(|why| format!("{named}: {why}"));
@@ -140,7 +141,7 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
     let mut command = Command::new(program);
     command.args(["-I", "-c", QUERY]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child::start(&mut command).map_err(|error| format!("it cannot be started: {error}"))?;
-    // The output is expected to fit into the pipe. If it does not, the interpreter blocks until the timeout.
+    // The output is expected to fit into the pipes. If it does not, the interpreter blocks until the timeout.
     match child::ends_within(&mut child, ANSWER_TIMEOUT) {
         Ok(true) => {}
         Ok(false) => return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}")),
@@ -154,20 +155,21 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
     interpreter_of(program, answer)
 }
 
-/// Reads the bytes that are in a pipe now, up to `MAX_ANSWER`. Does not wait for other processes that have the pipe
-/// open.
+/// Reads the bytes that are in a pipe now, up to `MAX_ANSWER`. Does not wait for other processes that still have the
+/// pipe open.
 fn drain(pipe: Option<impl Read + AsFd>) -> String {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
         // If the pipe cannot be made non-blocking, the read below waits until its other end is closed.
         let _ = rustix::io::ioctl_fionbio(&pipe, true);
-        // If another process has the pipe open, this fails once the pipe is empty. The bytes read before are in `text`.
+        // If another process has the pipe open, this fails once the pipe is empty. `text` then contains the bytes that
+        // were read.
         let _ = pipe.take(MAX_ANSWER).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Returns the interpreter that an answer describes. The error says why it cannot run candidates.
+/// Returns the interpreter that an answer describes. The error says why the interpreter cannot run candidates.
 fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String> {
     let (major, minor, patch) = answer.version;
     let Some(torch) = answer.torch else { return Err("it has no torch".to_owned()) };
@@ -188,7 +190,8 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
              elsewhere, build Python with --enable-shared)"
         ));
     };
-    // Links are not resolved: an interpreter finds its virtual environment by the path with which it is started.
+    // Links must not be resolved, because an interpreter finds its virtual environment by the path with which it is
+    // started.
     let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
     let existing = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
     let Libtorch { include, libraries, flags } = answer.libtorch;
@@ -209,9 +212,9 @@ mod tests {
 
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
-        // A shell writes the file. If this process had it open for writing, a process that another test forks at that
-        // moment would inherit the descriptor, and Linux does not start a program that any process has open for
-        // writing.
+        // A shell writes the file, and not this process. If this process had the file open for writing, a process that
+        // another test forks at that moment would inherit the descriptor, and Linux does not start a program that any
+        // process has open for writing.
         let script = format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n");
         let written = std::process::Command::new("sh")
             .args(["-c", "printf %s \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"])

@@ -1,8 +1,8 @@
-//! Workers and runners: the processes that carry out what the supervisor decides.
+//! Workers, runners and compilers, which are the processes that carry out what the supervisor decides.
 //!
 //! A worker (verifier or profiler) is trusted: it opens captures, compares outputs, reads the clock, and never loads a
-//! candidate's host code. A runner is a separate process for one candidate; a compiler runs in a sandboxed process as
-//! well. All of these processes start with the same executable; a hidden first argument selects the role.
+//! candidate's host code. A runner is a separate process for one candidate. A compiler also runs in a sandboxed process
+//! of its own. All of these processes start with the same executable, and a hidden first argument selects the role.
 
 mod graphs;
 pub mod heap;
@@ -35,8 +35,8 @@ pub use runner::zygote::main as zygote_main;
 pub use session::cuda::trial;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries: short processes that test or query the machine before a run. Those that query it print
-/// one line: `yes` and a description, or `no` and the reason.
+/// The entry point of canaries, which are short processes that test or query the machine before a run. A canary that
+/// queries the machine prints one line: `yes` and a description, or `no` and the reason.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {

@@ -1,7 +1,8 @@
 //! The worker's end of the channel to the supervisor.
 //!
-//! Owns the handshake, the reader thread and every wait for a message. A worker ends when the supervisor has ended: a
-//! closed channel ends the wait for a task, and is an error while the worker waits for an answer.
+//! Owns the handshake, the reader thread, and every wait for a message. A worker ends after the supervisor has ended:
+//! if the channel closes while the worker waits for a task, the worker ends normally, and if it closes while the worker
+//! waits for an answer, the wait fails.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,10 +18,10 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The longest wait for an answer, long enough for an overloaded machine. If the supervisor ends, the closed channel
-/// shows it at once.
+/// The longest wait for an answer, which is long enough for an overloaded machine. If the supervisor ends, the wait
+/// fails at once, because the channel closes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The capacity of the inbox, in messages. It holds at most one task, and a few messages for each runner.
+/// The capacity of the inbox, in messages. The inbox contains at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,15 +38,15 @@ pub(crate) enum LinkError {
     Silent,
 }
 
-/// The supervisor's permission to reap a runner, with what the supervisor knows about the runner's end.
+/// The supervisor's permission to reap a runner, together with what the supervisor has recorded about the runner.
 pub(crate) struct ReapPermission {
     pub(crate) killed: Option<KillReason>,
-    /// True if a control group above the runner's own refused a process or thread while the runner was alive.
+    /// True if a control group above the runner's own has refused a process or thread while the runner was alive.
     pub(crate) tasks_refused: bool,
     pub(crate) peak_owed: Bytes,
 }
 
-/// A new runner, as it is announced to the supervisor. `FromWorker::RunnerStarted` explains the fields.
+/// The data with which a new runner is announced to the supervisor. `FromWorker::RunnerStarted` explains the fields.
 pub(crate) struct RunnerNotice {
     pub(crate) lease: LeaseId,
     pub(crate) pid: u32,
@@ -60,7 +61,7 @@ pub(crate) struct RunnerNotice {
 pub(crate) struct Link {
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
-    /// Messages that arrived while another one was awaited.
+    /// Messages that arrived while the worker waited for a different message.
     early: RefCell<Vec<ToWorker>>,
     /// This program's executable, with which runners, zygotes and compilers are started.
     executable: OwnedFd,
@@ -71,12 +72,12 @@ pub(crate) struct Link {
     tasks_refused: Cell<bool>,
 }
 
-/// Memory files of a worker that are not charged to a runner.
+/// The kinds of memory files of a worker that are not charged to a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// Copies of inputs, or a replay's pool.
+    /// The memory files with copies of inputs, or with a replay's pool.
     Inputs = 0,
-    /// Variants of the inputs of timed calls.
+    /// The memory files with variants of the inputs of timed calls.
     Variants = 1,
 }
 
@@ -129,13 +130,13 @@ impl Link {
         ANSWER_TIMEOUT
     }
 
-    /// Waits for the next task; `None` if this worker should end.
+    /// Waits for the next task. Returns `None` if this worker should end.
     pub(crate) fn next_task(&self) -> Option<Task> {
         loop {
             match self.inbox.recv() {
                 Ok(ToWorker::Start(task)) => return Some(*task),
                 Ok(ToWorker::Shutdown) | Err(_) => return None,
-                // All other messages are about runners that have already been reaped.
+                // All other messages are about runners that have already been reaped, so they can be ignored.
                 Ok(ToWorker::RunnerWatched { .. } | ToWorker::MayReap { .. }) => {}
             }
         }
@@ -145,8 +146,8 @@ impl Link {
         self.outbox.send(message).map_err(LinkError::Send)
     }
 
-    /// Sets the size of one kind of memory file, and reports the sum of all kinds, which the supervisor charges to this
-    /// worker. Ignores a failure: if the supervisor is gone, the next receive notices it.
+    /// Sets the size of one kind of memory file. Also reports the sum of all kinds to the supervisor, which charges the
+    /// sum to this worker. A failure to report is ignored: if the supervisor is gone, the next receive fails too.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;
@@ -159,7 +160,7 @@ impl Link {
         self.send(FromWorker::Holds { bytes: Bytes::ZERO })
     }
 
-    /// Reports the protections of the sandbox, once in a worker's life.
+    /// Reports the protections of the sandbox to the supervisor. Does so only once in a worker's life.
     pub(crate) fn enforced(&self, protections: impl FnOnce() -> Vec<Protection>) -> Result<(), LinkError> {
         if self.reported_protections.replace(true) {
             return Ok(());
@@ -181,7 +182,7 @@ impl Link {
         })
     }
 
-    /// Reports a process that was started for a later runner.
+    /// Reports a process that was started in advance, for a later runner.
     pub(crate) fn runner_ahead(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
         self.send(FromWorker::RunnerAhead { pid, start_time })
     }
@@ -190,7 +191,7 @@ impl Link {
         self.send(FromWorker::ZygoteStarted { pid, start_time })
     }
 
-    /// Reports why there is no zygote. Runners then start their own interpreters.
+    /// Reports why there is no zygote. Without one, each runner starts its own interpreter.
     pub(crate) fn no_zygote(&self, why: String) -> Result<(), LinkError> {
         self.send(FromWorker::NoZygote { why })
     }
@@ -222,8 +223,8 @@ impl Link {
         self.tasks_refused.take()
     }
 
-    /// Waits until `pick` returns an answer for a message, but not longer than `ANSWER_TIMEOUT`. Other messages are
-    /// kept in `early`.
+    /// Waits until `pick` returns an answer for a message, but for at most `ANSWER_TIMEOUT`. Other messages are kept in
+    /// `early`.
     fn wait_for<T>(&self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
         let mut early = self.early.borrow_mut();
         if let Some(at) = early.iter().position(|message| pick(message).is_some()) {

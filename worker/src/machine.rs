@@ -4,9 +4,9 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// The CPUs that were available to the calling thread at the first call of this function.
+/// Returns the CPUs that were available to the calling thread at the first call of this function.
 pub(crate) fn cpus() -> Vec<u32> {
-    // Queried once, because `avoid_cpu` changes the mask of a thread.
+    // This is queried only once, because `avoid_cpu` later changes the mask of a thread.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     GIVEN
         .get_or_init(|| match sched_getaffinity(None) {
@@ -14,7 +14,8 @@ pub(crate) fn cpus() -> Vec<u32> {
                 .filter(|&cpu| set.is_set(cpu))
                 .filter_map(|cpu| u32::try_from(cpu).ok())
                 .collect(),
-            // The machine has more CPUs than the fixed-size set can hold. Assume CPU 0 alone.
+            // This fails if the machine has more CPUs than fit into a set of fixed size. In this case, assume CPU 0
+            // alone.
             Err(_) => vec![0],
         })
         .clone()
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn thread_leaves_the_given_cpu() {
-        // Runs in its own thread, so that the changed mask ends with it.
+        // The check runs in a thread of its own, so that the changed mask does not outlast it.
         let moved = std::thread::spawn(|| {
             let given = cpus();
             let here = u32::try_from(sched_getcpu()).expect("a number");

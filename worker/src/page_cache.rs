@@ -1,9 +1,9 @@
-//! Records which pages of captures are in the page cache before a lease reads them, and for a large job drops the pages
-//! that the lease added.
+//! Records which pages of captures are in the page cache before a lease reads them. For a large job, also drops the
+//! pages that the lease has added to the cache.
 //!
-//! Owns the guards of one entry, or of the entries that are opened together: one guard per file, even if several
-//! entries are in it. The supervisor decides whether a job is so large that pages are dropped; `opt_shared::cache`
-//! decides which pages a guard drops.
+//! Owns the guards of one entry, or of several entries that are opened together. There is one guard for each file, even
+//! if several entries are in this file. The supervisor decides whether a job is so large that pages are dropped, and
+//! `opt_shared::cache` decides which pages a guard drops.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,11 +19,11 @@ use opt_shared::outcome::ReadReport;
 use crate::recorded::Recorded;
 
 pub(crate) struct EntryGuards {
-    /// The guard of each file, by the file's device and inode.
+    /// The guards, by the device and inode of the file that each one watches.
     guards: BTreeMap<(u64, u64), CacheGuard>,
-    /// True if guards drop the pages that were added.
+    /// True if guards drop the pages that were added to the cache.
     drop: bool,
-    /// The files whose guards were added by the last `add` or since then; before the first `add`, all files.
+    /// The files whose guards were created by the last call of `add` or after it; before the first call, all files.
     newest: Vec<(u64, u64)>,
 }
 
@@ -37,8 +37,8 @@ impl EntryGuards {
         guards
     }
 
-    /// Watches an entry's data files in a capture store, if their pages are to be dropped. Call it before any of these
-    /// files is read.
+    /// Watches the data files of an entry in a capture store, if their pages are to be dropped. Call this before any of
+    /// these files is read.
     pub(crate) fn watch_data_of(&mut self, recorded: &Recorded) {
         if recorded.capture.is_packed() && self.drop {
             let files = recorded.capture.data_files().unwrap_or_default();
@@ -46,7 +46,7 @@ impl EntryGuards {
         }
     }
 
-    /// Adds a guard. If the file is watched already, the first observation is kept, because the file may have been read
+    /// Adds a guard. If the file is already watched, the first observation is kept, because the file may have been read
     /// since.
     fn guard(&mut self, file: Arc<File>) {
         let Ok(metadata) = file.metadata() else { return };
@@ -62,7 +62,7 @@ impl EntryGuards {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }
 
-    /// Watches the file of one more entry. Call it before any of it is read.
+    /// Watches the file of one more entry. Call this before any part of the file is read.
     pub(crate) fn add(&mut self, entry: &EntryRef) {
         self.newest.clear();
         if let Ok(file) = File::open(&entry.path) {
@@ -70,13 +70,14 @@ impl EntryGuards {
         }
     }
 
-    /// Ends the guards of the entry that was added last. Used if that entry is not called with the others.
+    /// Ends the guards of the entry that was added last. This is for an entry that is not called together with the
+    /// others.
     pub(crate) fn forget_newest(&mut self) {
         let forgotten = self.newest.drain(..).filter_map(|name| self.guards.remove(&name)).collect();
         CacheGuard::release_all(forgotten);
     }
 
-    /// Ends all guards. Call it when no process maps the files any more, because mapped pages stay in the cache.
+    /// Ends all guards. Call this when no process maps the files any more, because mapped pages stay in the cache.
     pub(crate) fn release(self) -> ReadReport {
         let mut reads = ReadReport::default();
         for (before, after) in CacheGuard::release_all(self.guards.into_values().collect()) {
@@ -122,7 +123,8 @@ mod tests {
         assert_eq!(guards.guards.len(), 1);
         assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of the same file");
         assert!(!guards.watches(folder.path()));
-        // A file that was just written is in the cache, and counts once. Linux before 6.5 does not report cached pages.
+        // A file that was just written is in the cache, and must be counted only once. Linux before 6.5 does not report
+        // cached pages.
         if let Some(before) = guards.release().cached_before_bytes {
             assert!(before <= Bytes::from(bytes), "{before}");
         }

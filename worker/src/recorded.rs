@@ -1,7 +1,7 @@
-//! One recorded call: the contents of its capture, independent of the location of its inputs.
+//! One recorded call, read from its capture. It does not depend on where the call's inputs are placed in memory.
 //!
-//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. `session` places a
-//! candidate's inputs; `judge` and `stage` judge differences.
+//! Opens the capture (reading only its directory and pickle), binds the arguments, and finds the outputs. `session`
+//! places the inputs of a candidate; `judge` and `stage` judge differences between outputs.
 
 use std::fs::File;
 use std::io;
@@ -23,15 +23,16 @@ use rustix::fs::{Advice, fadvise};
 use crate::judge::check::{tolerance_of, tolerance_of_change};
 use crate::judge::{BytesSource, CompareError, Tolerance};
 
-/// The number of bytes of a recorded output that are requested from the disk while the piece before them is compared.
+/// The number of bytes of a recorded output that are requested from the disk in advance, while the piece before them is
+/// compared.
 const NEXT_PIECE: u64 = 1 << 20;
 /// The size of the pieces in which `Recorded::before` reads a value, in bytes.
 const BEFORE_PIECE: u64 = 256 << 10;
 /// The default read-ahead window of Linux, in bytes.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
-/// The reason why a capture cannot be used. The capture is to blame, unless the machine has no descriptors or memory
-/// left.
+/// The reason why a capture cannot be used. The capture is to blame, unless the machine has run out of descriptors or
+/// memory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordedError {
     #[error("reading the capture {name}")]
@@ -58,7 +59,7 @@ pub(crate) enum RecordedError {
     Materialise { name: String, source: io::Error },
 }
 
-/// An opened capture, with its arguments in the order in which a kernel gets them.
+/// An opened capture, with its arguments in the order in which they are passed to a kernel.
 pub(crate) struct Recorded {
     pub(crate) id: EntryId,
     pub(crate) name: String,
@@ -123,19 +124,19 @@ impl Recorded {
         pieces(self.capture.storages(), self.tensors())
     }
 
-    /// Returns true if every input can be mapped from the capture's own file. This excludes capture stores, and lazy
-    /// conjugates and negatives.
+    /// Returns true if every input can be mapped from the capture's own file. This is false for a capture in a capture
+    /// store, and if an input is a lazy conjugate or negative.
     pub(crate) fn is_in_place(&self) -> bool {
         !self.capture.is_packed() && !self.tensors().any(is_materialised)
     }
 
     /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. Data without a checksum
-    /// passes.
+    /// counts as correct.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_storage(storage.id))
     }
 
-    /// Returns a reader of a recorded output. Its offsets count from the output's first byte in the storage.
+    /// Returns a reader of a recorded output. Its offsets are relative to the output's first byte in the storage.
     pub(crate) fn expected(&self, tensor: &Tensor) -> ExpectedSource<'_> {
         let range = tensor.byte_range();
         let storage = self.capture.storage(tensor.storage);
@@ -150,8 +151,8 @@ impl Recorded {
         }
     }
 
-    /// Reads the value that an argument had before the call changed it, and passes it to `each` in pieces with their
-    /// offsets. Passes nothing for a returned tensor.
+    /// Reads the value that an argument had before the call changed it, and passes the value to `each` in pieces with
+    /// their offsets. For a returned tensor, passes nothing.
     pub(crate) fn before(
         &self,
         output: &OutputTensor,
@@ -186,7 +187,8 @@ impl Recorded {
             .collect()
     }
 
-    /// The argument that a call changes to this output, as it was before the call; `None` for a returned tensor.
+    /// Returns the argument that the call changes to this output, as the argument was before the call. Returns `None`
+    /// for a returned tensor.
     pub(crate) fn argument_before(&self, output: &OutputTensor) -> Option<&Tensor> {
         match &self.arguments.get(*output.arguments.first()?)?.value {
             ArgumentValue::Tensor(tensor) => Some(tensor),
@@ -194,7 +196,7 @@ impl Recorded {
         }
     }
 
-    /// Returns true if no output has an element.
+    /// Returns true if all outputs are empty.
     pub(crate) fn has_no_elements(&self) -> bool {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
@@ -207,18 +209,19 @@ impl Recorded {
     }
 }
 
-/// The allocated size of an output with the captured strides, in bytes.
+/// Returns the number of bytes to allocate for an output with the captured strides.
 pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
     tensor.extent_elements() * tensor.dtype.size()
 }
 
-/// Returns true if the tensor's values differ from the stored bytes and so must be computed and stored for a kernel.
+/// Returns true if the tensor's values differ from the stored bytes, so that they must be computed and stored for a
+/// kernel.
 pub(crate) fn is_materialised(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
 }
 
-/// Requests these bytes from the disk without waiting, window by window, because Linux silently limits a larger
-/// request to one window.
+/// Requests these bytes from the disk, without waiting for them. Makes one request for each read-ahead window, because
+/// Linux silently limits a larger request to one window.
 pub(crate) fn request_ahead(file: &File, bytes: Range<u64>) {
     let mut at = bytes.start;
     while at < bytes.end {
@@ -236,14 +239,14 @@ pub(crate) struct ExpectedSource<'a> {
     /// The output's range in the storage, in bytes.
     start: u64,
     end: u64,
-    /// The location of the storage, for requesting the next piece.
+    /// The file of the storage and the storage's offset in it, which are needed to request the next piece.
     file: Option<(Arc<File>, u64)>,
-    /// The end of the last request, as an offset in the storage.
+    /// The offset in the storage at which the last request ended.
     requested: u64,
 }
 
 impl ExpectedSource<'_> {
-    /// Requests the next piece from the disk while this one is compared, but nothing beyond the output.
+    /// Requests the next piece from the disk while this one is compared. Requests nothing beyond the end of the output.
     fn request_next(&mut self, from: u64) {
         let to = self.end.min(from.saturating_add(NEXT_PIECE));
         let from = from.max(self.requested);

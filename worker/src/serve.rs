@@ -1,9 +1,9 @@
-//! The main loop of a worker: takes one task after another, carries it out and reports, until the supervisor ends the
-//! worker.
+//! The main loop of a worker, which takes one task after another, carries it out and reports the result, until the
+//! supervisor ends the worker.
 //!
 //! An attempt that the worker cannot carry out is reported as INFRA_ERROR, and the worker continues. If the channel to
-//! the supervisor closes while the worker waits for a task, the worker ends normally. If it cannot send, it ends with an
-//! error.
+//! the supervisor closes while the worker waits for a task, the worker ends normally. If the worker cannot send a
+//! message, it ends with an error.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -23,8 +23,8 @@ use crate::session::cuda::{CudaBackend, WorkerDevice};
 use crate::session::host::{HostBackend, Zygotes};
 use crate::stage::{build, profile, replay, verify};
 
-/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because all
-/// other descriptors of the supervisor are close-on-exec.
+/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because all of its other
+/// descriptors are close-on-exec.
 const EXECUTABLE_FD: i32 = 0;
 
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +47,11 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
-/// What a worker keeps from one task to the next.
+/// The state that a worker keeps from one task to the next.
 struct Kept {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
-    /// Which inputs vary in timed calls, for the job whose candidate was profiled last.
+    /// Decisions on which inputs vary in timed calls. They belong to the job whose candidate was profiled last.
     decisions: profile::Decisions,
 }
 
@@ -63,10 +63,10 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
     let executable = take_executable().map_err(WorkerError::Executable)?;
     raise_open_files();
-    // Orphaned descendants of our runners become our children, so that none is lost.
+    // Orphaned descendants of our runners become children of this process, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::Subreaper(errno.into()))?;
-    // If some of these namespaces are refused for a clone, it uses fewer.
+    // If Linux refuses some of these namespaces when a runner is cloned, fewer are used.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut kept = Kept {
@@ -77,7 +77,7 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     while let Some(task) = link.next_task() {
         let lease = task.lease;
         let report = perform(&link, &mut kept, &task);
-        // The task is over and has freed its memory files, even if it failed.
+        // The task is over, and its memory files have been freed even if it failed.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
     }
@@ -85,15 +85,15 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
 }
 
 /// Raises the limit on open files to the hard limit, because a batch needs several descriptors for each entry. Runners
-/// have their own limit.
+/// set their own limit.
 fn raise_open_files() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // If this is refused, the old limit stays, and an attempt that exceeds it reports an error.
+    // If Linux refuses this, the old limit stays, and an attempt that exceeds it reports an error.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
-/// Moves the descriptor of the executable off standard input, and opens /dev/null there.
+/// Moves the descriptor of the executable off standard input, and opens /dev/null as standard input.
 fn take_executable() -> std::io::Result<OwnedFd> {
     // SAFETY: standard input is open (the supervisor put its executable there) and stays open during the call.
     let input = unsafe { BorrowedFd::borrow_raw(EXECUTABLE_FD) };
@@ -103,9 +103,9 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
-/// Arranges that Linux kills this process when the supervisor ends and, if memory runs out, kills it before the
-/// supervisor. Also protects this process's memory from runners, separates the process from the terminal, and unblocks
-/// all signals.
+/// Arranges that Linux kills this process when the supervisor ends and that, if memory runs out, it kills this process
+/// before the supervisor. Also protects this process's memory from runners, separates the process from the terminal,
+/// and unblocks all signals.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
@@ -118,7 +118,7 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     // A runner without its own PID namespace must not be able to read this process's memory, which contains expected
     // outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    // Leaves the terminal's foreground group, so that Ctrl-C reaches the supervisor only.
+    // This process leaves the terminal's foreground group, so that Ctrl-C reaches only the supervisor.
     let _ = rustix::process::setsid();
     // The supervisor blocks the signals that it reads from a descriptor, and this process inherits the mask.
     let _ = nix::sys::signal::SigSet::all().thread_unblock();
@@ -181,7 +181,7 @@ fn call<B: Backend>(
     decisions: &mut profile::Decisions,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let progress = |done, total, bytes| {
-        // A failure is ignored: if the supervisor is gone, a later send or receive notices it.
+        // A failure is ignored, because if the supervisor is gone, a later send or receive fails too.
         let _ = link.send(FromWorker::Progress { lease: task.lease, done, total, bytes });
     };
     Ok(match &task.work {

@@ -1,5 +1,5 @@
-//! The C structures with which a candidate is called (tvm-ffi's `TVMFFIAny` and DLPack's `DLTensor`), and the block
-//! of memory that holds one entry's arguments.
+//! The C structures with which a candidate is called (tvm-ffi's `TVMFFIAny` and DLPack's `DLTensor`), and the block of
+//! memory that contains the arguments of one entry.
 //!
 //! The layouts follow the public C headers (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`). `worker/include/opt_candidate.h`
 //! declares them in C. A candidate may overwrite its arguments, so a pristine copy is restored before every call.
@@ -25,7 +25,7 @@ pub(crate) struct Any {
     pub(crate) payload: Payload,
 }
 
-/// The value of an `Any`. The type index says which field is valid.
+/// The value of an `Any`. The type index determines which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union Payload {
@@ -37,7 +37,7 @@ pub(crate) union Payload {
     pub(crate) device: Device,
 }
 
-/// The type indices of `TVMFFIAny`.
+/// The type indices that a `TVMFFIAny` can have.
 pub(crate) mod type_index {
     pub(crate) const NONE: i32 = 0;
     pub(crate) const INT: i32 = 1;
@@ -47,14 +47,14 @@ pub(crate) mod type_index {
     pub(crate) const DEVICE: i32 = 6;
     pub(crate) const TENSOR: i32 = 7;
     pub(crate) const RAW_STR: i32 = 8;
-    /// Objects, which have a reference count, have this type index or a higher one.
+    /// The lowest type index of objects, which are the values that have a reference count.
     pub(crate) const FIRST_OBJECT: i32 = 64;
     pub(crate) const OWNED_TENSOR: i32 = 70;
     pub(crate) const ARRAY: i32 = 71;
     pub(crate) const LIST: i32 = 75;
 }
 
-/// `DLDataType`.
+/// DLPack's `DLDataType`, the type of a tensor's elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataType {
@@ -64,7 +64,7 @@ pub(crate) struct DataType {
 }
 
 impl DataType {
-    /// The size of an element.
+    /// Returns the size of an element, in bytes.
     pub(crate) fn bytes(self) -> usize {
         (usize::from(self.bits) * usize::from(self.lanes)).div_ceil(8)
     }
@@ -95,7 +95,7 @@ impl std::fmt::Display for DataType {
 pub(crate) const ON_CPU: i32 = 1;
 pub(crate) const ON_CUDA: i32 = 2;
 
-/// `DLDevice`.
+/// DLPack's `DLDevice`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
@@ -103,7 +103,7 @@ pub(crate) struct Device {
     pub(crate) index: i32,
 }
 
-/// `DLTensor`.
+/// DLPack's `DLTensor`, a tensor whose memory belongs to the caller.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct DlTensor {
@@ -118,12 +118,12 @@ pub(crate) struct DlTensor {
 
 const _: () = assert!(size_of::<Any>() == 16 && size_of::<DlTensor>() == 48);
 
-/// The value of a function that returns nothing.
+/// The value that a function returns if it returns nothing.
 pub(crate) const NOTHING: Any = any(type_index::NONE, Payload { int: 0 });
 
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> i32;
 
-/// The `data` fields of an output, as word indices in `Arguments::live`.
+/// The places of an output's `data` fields, as word indices in `Arguments::live`.
 struct OutputWords {
     words: Vec<usize>,
     /// True if the output is the new value of arguments that the call changes. A plan call gets these arguments as
@@ -131,73 +131,75 @@ struct OutputWords {
     changed: bool,
 }
 
-/// The `data` field of an input, as a word index in `Arguments::live`.
+/// The place of an input's `data` field, as a word index in `Arguments::live`.
 struct InputWord {
     word: usize,
-    /// The index of the input's range.
+    /// The index of the input range whose address is stored there.
     range: u32,
-    /// True if the call changes the argument. Only a plan call then gets it as an input.
+    /// True if the call changes the argument. Only a plan call then gets the argument as an input.
     changed: bool,
 }
 
-/// The form in which a function gets its arguments.
+/// The form in which a function expects its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Form {
     /// True if the function returns its outputs, so that none are passed.
     pub(crate) returns_outputs: bool,
-    /// The arguments that are passed as objects of tvm-ffi, by index.
+    /// The arguments that are passed as objects of tvm-ffi, by the index of the argument.
     pub(crate) objects: BTreeMap<usize, Passed>,
 }
 
-/// The kind of an object.
+/// The kind of object as which an argument is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     Array,
     Tensor,
 }
 
-/// The elements of a list in the block.
+/// The place of a list's elements in the block.
 struct List {
     dtype: WireType,
-    /// The index of its first word.
+    /// The index of the word in which the elements begin.
     word: usize,
     bytes: usize,
 }
 
-/// The arguments of an entry's calls, as the candidate gets them.
+/// The arguments of an entry's calls, in the form in which the candidate gets them.
 pub(crate) struct Arguments {
-    /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
+    /// The block that is passed to the candidate. It begins with the `Any` of each argument, which the structures
+    /// follow.
     live: Vec<u64>,
     pristine: Vec<u64>,
-    /// The number of arguments, and of those before the outputs.
+    /// The number of all arguments, and below it the number of those before the outputs.
     count: i32,
     inputs: i32,
-    /// The `data` fields that get the address of each output.
+    /// The `data` fields that get the address of each output before a call.
     output_data: Vec<OutputWords>,
     /// The `data` fields of the inputs.
     input_data: Vec<InputWord>,
     lists: BTreeMap<usize, List>,
     /// For each argument that is a tensor or a list, the object that contains its `DLTensor`.
     owned: Vec<Option<Any>>,
-    /// The memory of the arrays that were passed.
+    /// The memory of arrays that have been passed, by the index of the argument.
     arrays: BTreeMap<usize, Vec<u64>>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
-    /// The `self` argument of the functions.
+    /// The `self` argument with which the functions are called.
     this: *mut c_void,
 }
 
 impl Arguments {
     /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the
-    /// address of the first byte of range `i`. `device` is the tensors' device type; lists of numbers are on the CPU.
+    /// address of the first byte of range `i`. `device` is the device type of the tensors; lists of numbers are always
+    /// on the CPU.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();
         let mut layout = Layout::default();
         let any_at = layout.take(count * words::<Any>());
         let mut texts = Vec::new();
-        // First lay out every tensor's structure, shape and strides, in argument order. Their addresses are known only
-        // when the block is allocated.
+        // First decide where every tensor's structure, shape and strides go, in argument order. Their addresses are
+        // known only when the block is allocated.
         let mut tensors = Vec::with_capacity(count);
         for argument in &setup.arguments {
             tensors.push(match argument {
@@ -310,13 +312,13 @@ impl Arguments {
         })
     }
 
-    /// Sets the `self` argument, through which a module of an interpreter gets its state for this entry.
+    /// Sets the `self` argument. Through it, a module of an interpreter gets its state for this entry.
     pub(crate) fn set_self(&mut self, this: *mut c_void) {
         self.this = this;
     }
 
-    /// Returns whether an error says that a call with these arguments was refused because it passed the outputs, which
-    /// means that the function returns them. tvm-ffi writes this text before it calls the function.
+    /// Returns true if an error says that a call with these arguments was refused because the outputs were passed too,
+    /// which means that the function returns them. tvm-ffi writes this text before it calls the function.
     pub(crate) fn outputs_are_returned(&self, error: &str) -> bool {
         let Self { inputs, count, .. } = self;
         error.starts_with("TypeError: Mismatched number of arguments")
@@ -327,13 +329,14 @@ impl Arguments {
         self.lists.contains_key(&index)
     }
 
-    /// Returns whether an argument is passed as a tensor. Lists are passed as tensors, too.
+    /// Returns true if an argument can be passed as a tensor. This includes lists, which are passed as tensors by
+    /// default.
     pub(crate) fn is_tensor(&self, index: usize) -> bool {
         self.owned.get(index).is_some_and(Option::is_some)
     }
 
-    /// Restores the block, and fills in the address of each output from `data`; null for an output without elements. In
-    /// a plan call, arguments that the call changes are inputs like all others.
+    /// Restores the block, and fills in the address of each output from `data`, which is null for an output without
+    /// elements. In a plan call, arguments that the call changes are inputs like all others.
     pub(crate) fn renew(&mut self, planned: bool, data: impl Iterator<Item = *mut u8>) {
         self.live.copy_from_slice(&self.pristine);
         for (output, pointer) in self.output_data.iter().zip(data) {
@@ -343,7 +346,7 @@ impl Arguments {
         }
     }
 
-    /// Redirects an input range to other bytes until the block is restored. An argument that the call changes keeps
+    /// Makes an input range refer to other bytes, until the block is restored. An argument that the call changes keeps
     /// the address of its output, except in a plan call.
     pub(crate) fn show(&mut self, planned: bool, range: u32, data: *mut u8) {
         for it in self.input_data.iter().filter(|it| it.range == range && (planned || !it.changed)) {
@@ -351,24 +354,25 @@ impl Arguments {
         }
     }
 
-    /// Makes an array of an argument that is a list.
+    /// Makes an array object from an argument that is a list. Returns `None` if the argument is not a list.
     fn array(&mut self, index: usize) -> Option<Any> {
         let List { dtype, word, bytes } = self.lists.get(&index)?;
         let words = self.pristine[*word..].iter().take(bytes.div_ceil(8));
         let mut list: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         list.truncate(*bytes);
         let values = values(*dtype, &list);
-        // The same memory in each call, because the candidate may have kept the array.
+        // The array is at the same address in each call, because the candidate may have kept a reference to it.
         let words = block::array_words(values.len());
         let memory = self.arrays.entry(index).or_insert_with(|| vec![0; words]);
         Some(Block { base: memory.as_mut_ptr() }.array(&values))
     }
 
-    /// Calls a function with these arguments in the given form. Returns its code, and the value that it returned.
+    /// Calls a function with these arguments in the given form. Returns the function's code, and the value that it
+    /// returned.
     ///
     /// # Safety
-    /// `function` must have the signature of the candidate interface. The function may do anything else: this process
-    /// contains nothing that must survive it.
+    /// `function` must have the signature of the candidate interface. Apart from that, the function may
+    /// do anything, because this process contains nothing that must survive the function.
     pub(crate) unsafe fn call(&mut self, function: Function, form: &Form) -> (i32, Any) {
         let count = if form.returns_outputs { self.inputs } else { self.count };
         for (&index, kind) in &form.objects {
@@ -382,13 +386,13 @@ impl Arguments {
             }
         }
         let mut returned = NOTHING;
-        // SAFETY: the block holds `count` arguments from its first word on. The rest is the caller's obligation.
+        // SAFETY: the block begins with `count` arguments. The rest is the caller's obligation.
         let code = unsafe { enter(self.this, self.live.as_ptr().cast(), count, &raw mut returned, function) };
         (code, returned)
     }
 }
 
-/// The elements of a list of numbers.
+/// Converts the bytes of a list of numbers to its elements.
 fn values(dtype: WireType, bytes: &[u8]) -> Vec<Any> {
     let words = || bytes.as_chunks::<8>().0.iter();
     match DataType::from(dtype) {

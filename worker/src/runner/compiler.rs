@@ -1,4 +1,4 @@
-//! The untrusted side of a build: a process that locks down and then becomes the compiler.
+//! The sandboxed process of a build, which locks itself down and then becomes the compiler.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -24,18 +24,20 @@ pub struct CompileOrder {
     pub confinement: Confinement,
 }
 
-/// Signals that ask a program to end. A service manager may send them to all processes of a run at once.
+/// Signals that ask a program to end. A service manager may send one of them to all processes of a run at once.
 const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// Blocks `REQUESTS_TO_END` in the compiler and, unless they set a mask of their own, in the programs that it starts.
-/// The supervisor and the worker end them with SIGKILL, which cannot be blocked. If a compiler got one of the blocked
-/// signals, it would remove its temporary files and then send itself the signal, which has no effect on the first
-/// process of a namespace. It would continue without its files, and fail as if the source were wrong.
+/// The supervisor and the worker can still end these processes, with SIGKILL, which cannot be blocked.
+///
+/// If a compiler got one of the blocked signals, it would remove its temporary files and then send the signal to
+/// itself, which has no effect on the first process of a namespace. The compiler would therefore continue without its
+/// files, and fail as if the source were wrong.
 fn block_requests_to_end() -> std::io::Result<()> {
     Ok(REQUESTS_TO_END.into_iter().collect::<SigSet>().thread_block()?)
 }
 
-/// Locks down, and then becomes the compiler, or runs NVRTC.
+/// Locks this process down, and then becomes the compiler, or runs NVRTC.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us put the socket here, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
@@ -47,8 +49,8 @@ pub fn main() -> i32 {
     2
 }
 
-/// Runs the compiler. Returns the exit code if the compiler is a library. A program replaces this process's code, so
-/// with a program, this returns only after an error.
+/// Runs the compiler. If the compiler is a library, returns the exit code. If it is a program, it replaces this
+/// process's code, so this function returns only after an error.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

@@ -1,8 +1,9 @@
-//! The control page: the only memory that a worker and its runner share for the timing hand-off.
+//! The control page, which is the only memory that a worker and its runner share to hand calls over to each other.
 //!
-//! Owns the layout of the page and the futex calls. `serve` (runner) and `session::host` (worker) define the commands.
-//! The runner is hostile once its candidate is loaded, so the worker treats every field as a claim and clamps it before
-//! use. The page is in a memfd that is sealed against resizing, so reading it cannot raise SIGBUS.
+//! Owns the layout of the page and the futex calls. `serve` (in the runner) and `session::host` (in the worker) define
+//! the commands. The runner is hostile once its candidate is loaded, so the worker treats every field as a claim, and
+//! clamps it before use. The page is in a memfd that is sealed against resizing, so reading the page cannot raise
+//! SIGBUS.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -16,7 +17,7 @@ use rustix::thread::futex;
 
 use crate::memfd;
 
-/// The phase that a runner has reached; written by the runner.
+/// The phase that a runner has reached. The runner writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
@@ -43,12 +44,12 @@ impl Phase {
     }
 }
 
-/// The kind of memory at the address of a fault, according to the runner's handler.
+/// The kind of memory at the address of a fault, according to the runner's signal handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FaultedMemory {
     Elsewhere = 0,
-    /// An input. It is readable, so a SIGSEGV was caused by a store.
+    /// An input. Inputs are readable, so a SIGSEGV there must have been caused by a store.
     Input = 1,
     /// The guard page before or after an input.
     InputGuard = 2,
@@ -67,19 +68,19 @@ impl FaultedMemory {
     }
 }
 
-/// Set for the calls of a verification or a replay. After them, the runner flushes what the candidate printed, and
-/// drops the output pages from its page tables.
+/// A flag of the calls of a verification or a replay. After such calls, the runner flushes what the candidate printed,
+/// and drops the output pages from its page tables.
 pub const FLAG_VERIFY: u32 = 1;
-/// Set for a call of `<symbol>_plan` instead of `<symbol>`.
+/// A flag that requests a call of `<symbol>_plan` instead of `<symbol>`.
 pub const FLAG_PLAN: u32 = 2;
-/// Set if each call gets the variant of its slot as input.
+/// A flag that requests that each call get the variant of its slot as input.
 pub const FLAG_VARIED: u32 = 4;
 
 /// The page that a worker and its runner share. Both run the same executable, and `repr(C)` fixes the layout.
 #[repr(C, align(64))]
 pub struct ControlPage {
-    // Worker to runner.
-    /// The number of the command. The runner starts a command when this number changes.
+    // These fields are written by the worker and read by the runner.
+    /// The number of the command. The runner executes a command when this number changes.
     pub command: AtomicU32,
     pub entry: AtomicU32,
     pub calls: AtomicU32,
@@ -87,13 +88,13 @@ pub struct ControlPage {
     pub flags: AtomicU32,
     /// How long the runner spins before it sleeps, in microseconds.
     pub spin_us: AtomicU32,
-    /// 1 while the runner sleeps and must be woken.
+    /// 1 while the runner sleeps, so that the worker must wake it.
     pub runner_waits: AtomicU32,
     padding: [u32; 9],
-    // Runner to worker, on a separate cache line.
-    /// The number of the command that is done.
+    // These fields are written by the runner and read by the worker. They are on a separate cache line.
+    /// The number of the last command that the runner has executed.
     pub done: AtomicU32,
-    /// 1 while the worker sleeps and must be woken.
+    /// 1 while the worker sleeps, so that the runner must wake it.
     pub worker_waits: AtomicU32,
     pub result: AtomicI32,
     pub calls_done: AtomicU32,
@@ -107,17 +108,17 @@ pub struct ControlPage {
     /// 1 once a function has returned its outputs instead of writing them.
     pub returned_outputs: AtomicU32,
     pub fault_address: AtomicU64,
-    /// The duration of the calls by the runner's own clock.
+    /// The duration of the calls according to the runner's own clock.
     pub claimed_ns: AtomicU64,
     /// The largest size of an allocation that was refused for lack of memory; 0 if there was none.
     pub refused_bytes: AtomicU64,
     pub raised: RaisedText,
 }
 
-/// The longest error text that is passed on, in bytes.
+/// The largest size, in bytes, of an error text that is passed on.
 const MAX_RAISED: usize = 1024;
 
-/// A text in shared memory. The reader copies it byte by byte and trusts neither its length nor its content.
+/// A text in shared memory. The reader copies it byte by byte, and relies on neither its length nor its content.
 #[repr(C)]
 pub struct RaisedText {
     length: AtomicU32,
@@ -125,7 +126,7 @@ pub struct RaisedText {
 }
 
 impl RaisedText {
-    /// Writes the text (runner). Truncates it if it does not fit.
+    /// Writes the text. Called in the runner. Truncates the text if it does not fit.
     pub fn write_text(&self, text: &str) {
         let length = text.len().min(MAX_RAISED);
         for (target, byte) in self.bytes.iter().zip(text.bytes()) {
@@ -138,7 +139,7 @@ impl RaisedText {
         self.length.store(0, Ordering::Relaxed);
     }
 
-    /// Reads the text (worker), as one line without control characters.
+    /// Reads the text, as one line without control characters. Called in the worker.
     pub fn claim(&self) -> Option<String> {
         let length = usize::try_from(self.length.load(Ordering::Relaxed)).map_or(0, |n| n.min(MAX_RAISED));
         let bytes: Vec<u8> = self.bytes[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
@@ -147,7 +148,7 @@ impl RaisedText {
     }
 }
 
-/// Writes a text that a candidate may have chosen as one line without control characters.
+/// Converts a text that a candidate may have chosen to one line without control characters.
 pub fn one_line(text: &str) -> String {
     let spaced = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c });
     let line: String = spaced.filter(|c| !c.is_control()).collect();
@@ -160,13 +161,13 @@ pub struct ControlMap {
     bytes: usize,
 }
 
-// SAFETY: the page consists of atomics only, so every access is atomic from any thread.
+// SAFETY: the page consists only of atomics, so every access is atomic from any thread.
 unsafe impl Send for ControlMap {}
 // SAFETY: as above.
 unsafe impl Sync for ControlMap {}
 
 impl ControlMap {
-    /// Creates a sealed page (worker).
+    /// Creates a sealed page. Called in the worker.
     pub fn create() -> rustix::io::Result<Self> {
         let descriptor = memfd::fixed("opt-control", Bytes::from(page_bytes()))?;
         let mut map = Self::attach(descriptor.as_fd())?;
@@ -174,7 +175,7 @@ impl ControlMap {
         Ok(map)
     }
 
-    /// Maps an existing page (runner). The descriptor may be closed afterwards.
+    /// Maps an existing page. Called in the runner. The descriptor may be closed afterwards.
     pub fn attach(descriptor: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         let bytes = page_bytes();
         // SAFETY: a fresh shared mapping of a whole sealed memfd; nothing is replaced.
@@ -197,7 +198,7 @@ impl ControlMap {
         unsafe { self.page.as_ref() }
     }
 
-    /// Returns the page for the rest of the process's life (runner).
+    /// Returns the page, mapped for the rest of the process's life. Called in the runner.
     pub fn leak(self) -> &'static ControlPage {
         let page = self.page;
         std::mem::forget(self);
@@ -221,8 +222,9 @@ fn page_bytes() -> usize {
     rustix::param::page_size().max(size_of::<ControlPage>())
 }
 
-/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns true
-/// if `word` changed. During the sleep, `waits` tells the other side to wake us.
+/// Waits until `word` differs from `old`. Spins for `spin`, and then sleeps on the futex for at most `slice`. Returns
+/// true if `word` has changed. During the sleep, `waits` is 1, which tells the process at the other end to wake this
+/// one.
 pub fn wait_for_change(
     word: &AtomicU32,
     waits: &AtomicU32,
@@ -255,7 +257,7 @@ pub fn wait_for_change(
     changed
 }
 
-/// Publishes a new value and wakes the other side if it sleeps.
+/// Publishes a new value, and wakes the process at the other end if it sleeps.
 pub fn publish(word: &AtomicU32, waits: &AtomicU32, value: u32) {
     word.store(value, Ordering::SeqCst);
     if waits.load(Ordering::SeqCst) != 0 {

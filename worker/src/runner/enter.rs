@@ -1,8 +1,8 @@
-//! The call from our code into the candidate's, past which no exception can propagate.
+//! The assembly function through which our code calls the candidate's function, and which no exception can leave.
 //!
-//! An uncaught C++ exception must end in `std::terminate`, which prints it. The search for a handler ends at this
-//! frame, which has no unwinding information. Otherwise, it would reach the frame with which Rust guards `main`, which
-//! prints only that it cannot catch foreign exceptions.
+//! An uncaught C++ exception must end in `std::terminate`, which prints the exception. The search for a handler ends at
+//! the frame of this function, because the frame has no unwinding information. Otherwise, the search would reach the
+//! frame with which Rust guards `main`, and which prints only that it cannot catch foreign exceptions.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ std::arch::global_asm!(
     ".global opt_enter_candidate",
     ".type opt_enter_candidate, @function",
     "opt_enter_candidate:",
-    // The four arguments stay in their registers; the fifth is the function. The stack is aligned for a call.
+    // The first four arguments stay in their registers, and the fifth is the function. The stack is aligned for a call.
     "push rbp",
     "mov rbp, rsp",
     "call r8",
@@ -45,7 +45,7 @@ unsafe extern "C" {
     /// Calls `function` with the four arguments before it.
     ///
     /// # Safety
-    /// The requirements of calling `function` apply.
+    /// The requirements for calling `function` apply.
     #[link_name = "opt_enter_candidate"]
     pub(super) fn enter(
         this: *mut c_void,

@@ -1,4 +1,4 @@
-//! An entry of a runner: its mapped inputs, outputs and variants, and the arguments of its calls.
+//! Maps the inputs, outputs and variants of one entry in a runner, and prepares the arguments of the entry's calls.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use super::frame::{EntrySetup, InputRange, OutputRegion, VariantRange, WireOutpu
 use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
 use super::returned::Expected;
 
-/// Why an entry cannot be mapped.
+/// The reason why an entry cannot be mapped.
 pub(super) enum EntryError {
     Map(MapError),
-    /// What is wrong with its frame.
+    /// The entry's frame is wrong. The text says what is wrong with it.
     Frame(&'static str),
 }
 
@@ -28,9 +28,10 @@ impl From<MapError> for EntryError {
 pub(super) struct Entry {
     pub(super) arguments: Arguments,
     outputs: Vec<OutputMaps>,
-    /// The properties that each output must have if it is returned; `None` for the new value of arguments.
+    /// The properties that each output must have if it is returned. `None` for an output that is the new value of
+    /// arguments.
     expected: Vec<Option<Expected>>,
-    /// The part of the outputs' memfd in which this entry's outputs lie.
+    /// The range of the outputs' memfd that contains the outputs of this entry.
     output_range: Range<u64>,
     variants: Vec<VariantMap>,
 }
@@ -41,7 +42,8 @@ struct VariantMap {
 }
 
 impl VariantMap {
-    /// The address of the variant for a call into `slot`. Variants repeat if there are fewer than slots.
+    /// Returns the address of the variant for a call into `slot`. If there are fewer variants than slots, they are used
+    /// in turn.
     fn address(&self, slot: u32) -> *mut u8 {
         let variant = slot % self.range.count.max(1);
         self.mapped.data.wrapping_add(usize::try_from(self.range.stride).unwrap_or(0) * variant as usize)
@@ -50,13 +52,13 @@ impl VariantMap {
 
 struct OutputMaps {
     has_elements: bool,
-    /// The size of one slot's data.
+    /// The size of the data of one slot, in bytes.
     bytes: usize,
     regions: Vec<(Mapped, OutputRegion)>,
 }
 
 impl OutputMaps {
-    /// The address of a slot; null if the output has no elements.
+    /// Returns the address of a slot, or null if the output has no elements.
     fn slot(&self, slot: u32) -> *mut u8 {
         if !self.has_elements {
             return std::ptr::null_mut();
@@ -73,11 +75,11 @@ impl OutputMaps {
     }
 }
 
-/// The inputs that are mapped, keyed by the file's device and inode number, the range, and the input's index in its
-/// entry.
+/// The inputs that are already mapped. The key consists of the device and inode number of the file, the range, and the
+/// input's index in its entry.
 pub(super) type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
-/// The size of an output from its first element to its last, in bytes.
+/// Returns the size of an output from its first element to its last, in bytes.
 fn extent(output: &WireOutput) -> usize {
     let last = |(length, stride): (&i64, &i64)| (length - 1).saturating_mul(*stride);
     let elements = output.shape.iter().zip(&output.stride).map(last).fold(1, i64::saturating_add);
@@ -87,7 +89,8 @@ fn extent(output: &WireOutput) -> usize {
 }
 
 impl Entry {
-    /// Maps the entry's memory. `known` has the inputs that are mapped already, and new mappings are added to `watched`.
+    /// Maps the entry's memory. `known` contains the inputs that are already mapped. New mappings are added to
+    /// `watched`.
     pub(super) fn map(
         entry: &EntrySetup,
         descriptors: Vec<OwnedFd>,
@@ -111,8 +114,8 @@ impl Entry {
             let (file, device, number) = files.get(usize::from(range.source)).ok_or(EntryError::Frame(
                 "the frame of an entry has no descriptor for the file of an input",
             ))?;
-            // An input that several entries share is mapped once, and counts once in this process too. Slots of a pool are
-            // not shared, because their contents change.
+            // An input that several entries share is mapped only once, so that it counts once in this process too.
+            // Slots of a pool are not shared, because their contents change.
             let key = (*device, *number, InputRange { source: 0, ..*range }, index);
             if let Some(mapped) = known.get(&key).filter(|_| !entry.pooled) {
                 inputs.push(mapped.data);
@@ -176,7 +179,7 @@ impl Entry {
         Ok(Self { arguments, outputs, expected, output_range: start..end, variants })
     }
 
-    /// Prepares the arguments for a call into `slot`. `varied` is true if the varying inputs have new values.
+    /// Prepares the arguments for a call into `slot`. `varied` is true if the inputs that vary get new values.
     pub(super) fn renew_arguments(&mut self, slot: u32, planned: bool, varied: bool, on_device: bool) {
         let Self { arguments, outputs, variants, .. } = self;
         let slots = outputs.iter().enumerate().map(|(index, output)| {
@@ -189,7 +192,7 @@ impl Entry {
         }
     }
 
-    /// The memory to which returned tensors are copied after a call into `slot`.
+    /// Returns the memory to which returned tensors are copied after a call into `slot`.
     pub(super) fn targets(&self, slot: u32) -> impl Iterator<Item = (&Expected, *mut u8)> + Clone {
         let outputs = self.expected.iter().zip(&self.outputs);
         outputs.filter_map(move |(expected, output)| Some((expected.as_ref()?, output.slot(slot))))
@@ -203,8 +206,8 @@ impl Entry {
         self.outputs.iter().flat_map(|output| &output.regions)
     }
 
-    /// Drops the output pages from this process's page tables. They then count only once, for the worker's memfd. The
-    /// mappings stay.
+    /// Drops the output pages from this process's page tables, so that these pages count only once, for the worker's
+    /// memfd. The mappings stay.
     pub(super) fn drop_output_pages(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.output_regions() {

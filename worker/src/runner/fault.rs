@@ -1,7 +1,8 @@
-//! Reports where a candidate's fault occurred: in an input, in a guard page, or elsewhere.
+//! Reports whether a candidate's fault occurred in an input, in a guard page, or elsewhere.
 //!
-//! The handler writes to the control page and lets the signal recur with its default action, so that the worker sees
-//! the true signal. If a candidate installs its own handlers, nothing is reported, and its death is an ordinary crash.
+//! The handler writes to the control page, and lets the signal recur with its default action, so that the worker sees
+//! the real signal. If a candidate installs its own handlers, nothing is reported, and its death counts as an ordinary
+//! crash.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -10,14 +11,14 @@ use std::sync::atomic::Ordering;
 use super::control::{ControlPage, FaultedMemory};
 use super::map::Mapped;
 
-/// The size of the handler's alternate stack, in bytes. The handler has its own stack because it also runs after a
-/// stack overflow.
+/// The size of the alternate stack of the handler, in bytes. The handler needs its own stack because it also runs after
+/// a stack overflow.
 const HANDLER_STACK: usize = 64 * 1024;
 
-/// A mapping in which faults are located.
+/// A mapping that is searched for the address of a fault.
 pub(crate) struct WatchedMapping {
     pub(crate) mapped: Mapped,
-    /// True for an output, false for an input.
+    /// True if the mapping is an output, false if it is an input.
     pub(crate) output: bool,
     /// The index of the input or output.
     pub(crate) index: u32,
@@ -30,14 +31,14 @@ struct Table {
     guard: usize,
 }
 
-// SAFETY: the raw addresses in the table are only compared, never followed.
+// SAFETY: the raw addresses in the table are only compared, and never dereferenced.
 unsafe impl Send for Table {}
 // SAFETY: as above; the table is never changed after it is set.
 unsafe impl Sync for Table {}
 
 static TABLE: OnceLock<Table> = OnceLock::new();
 
-/// Installs the handler. Call once, before the candidate is loaded.
+/// Installs the handler. Call this once, before the candidate is loaded.
 pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedMapping>) {
     let guard = rustix::param::page_size();
     if TABLE.set(Table { page, watched, guard }).is_err() {
@@ -45,8 +46,8 @@ pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedM
     }
     let stack = Box::leak(vec![0u8; HANDLER_STACK].into_boxed_slice());
     let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: HANDLER_STACK };
-    // SAFETY: a leaked stack of the stated size; the handler is async-signal-safe: it reads a table that is never
-    // changed and stores to atomics.
+    // SAFETY: the stack is leaked and has the stated size. The handler is async-signal-safe, because it reads a table
+    // that is never changed, and stores to atomics.
     unsafe {
         libc::sigaltstack(&raw const stack, std::ptr::null_mut());
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -81,9 +82,9 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     page.fault_memory.store(found.0 as u32, Ordering::Relaxed);
     page.fault_index.store(found.1, Ordering::Relaxed);
     page.fault_signal.store(signal.unsigned_abs(), Ordering::SeqCst);
-    // SA_RESETHAND has restored the default action: returning repeats the instruction, and the signal then kills the
-    // process. A sent signal (`kill`) would not recur, so it is raised again. SAFETY: raise is async-signal-safe; the
-    // signal is blocked until we return, then its default action ends us.
+    // SA_RESETHAND has restored the default action. After a fault, returning repeats the instruction, and the signal
+    // then kills the process. A signal that was sent (`kill`) would not recur, so it is raised again. SAFETY: raise is
+    // async-signal-safe. The signal is blocked until we return, and then its default action ends this process.
     if unsafe { (*info).si_code } <= 0 {
         // SAFETY: as above.
         unsafe { libc::raise(signal) };

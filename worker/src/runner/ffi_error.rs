@@ -1,21 +1,21 @@
-//! Reads the error that a library built with tvm-ffi raises when it returns nonzero: its kind and message, through the
-//! public C ABI of `libtvm_ffi.so` (`tvm/ffi/c_api.h`).
+//! Reads the kind and message of the error that a library built with tvm-ffi raises when its function returns nonzero.
+//! Uses the public C ABI of `libtvm_ffi.so` (`tvm/ffi/c_api.h`).
 //!
-//! All of it is read in the candidate's process, so a bad pointer crashes only the candidate. The worker treats the
-//! text as a claim; `control` bounds it.
+//! All of this is read in the candidate's process, so a bad pointer crashes only the candidate. The worker treats the
+//! text as a claim, and `control` limits its length.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use super::abi::objects::Object;
 use super::loader::find_function;
 
-/// `kTVMFFIError`.
+/// The type index of an error (`kTVMFFIError`).
 const ERROR_TYPE_INDEX: i32 = 67;
-/// The most bytes of a kind or message that are read. A message contains the function's whole signature. The control page
-/// holds fewer.
+/// The largest number of bytes of a kind or message that are read. A message contains the function's whole signature,
+/// and the control page has room for fewer bytes.
 const MAX_PART: usize = 64 << 10;
 
-/// `TVMFFIErrorMoveFromRaised`: takes the error of this thread; null if none was raised.
+/// `TVMFFIErrorMoveFromRaised`, which takes the error that this thread has raised. It stores null if there is none.
 type MoveFromRaised = unsafe extern "C" fn(*mut *mut c_void);
 
 /// `TVMFFIByteArray`.
@@ -25,7 +25,7 @@ struct ByteArray {
     size: usize,
 }
 
-/// The head of a `TVMFFIErrorCell`, which follows the object's own head.
+/// The beginning of a `TVMFFIErrorCell`, which follows the head of the object.
 #[repr(C)]
 struct ErrorCell {
     kind: ByteArray,
@@ -34,7 +34,7 @@ struct ErrorCell {
 
 const _: () = assert!(size_of::<ByteArray>() == 16);
 
-/// Access to a candidate's errors, if `libtvm_ffi.so` is loaded or the candidate contains the torch glue.
+/// Takes the errors that a candidate raises, if `libtvm_ffi.so` is loaded or the candidate contains the torch glue.
 pub(crate) struct RaisedErrors {
     move_from_raised: Option<MoveFromRaised>,
 }
@@ -49,15 +49,15 @@ impl RaisedErrors {
         Self { move_from_raised: address.map(function) }
     }
 
-    /// Takes the raised error, as `kind: message`.
+    /// Takes the raised error, in the form `kind: message`.
     pub(crate) fn take(&self) -> Option<String> {
         let move_from_raised = self.move_from_raised?;
         let mut object: *mut c_void = std::ptr::null_mut();
         // SAFETY: the ABI's function, with a pointer to one handle.
         unsafe { move_from_raised(&raw mut object) };
         let object = object.cast::<Object>();
-        // SAFETY: not null, so by the ABI it is an object. Its reference is never released: a process has at most a few
-        // failed calls.
+        // SAFETY: the pointer is not null, so by the ABI it points to an object. The reference to the object is never
+        // released, because a process makes at most a few calls that fail.
         if object.is_null() || unsafe { (*object).type_index } != ERROR_TYPE_INDEX {
             return None;
         }
@@ -71,7 +71,7 @@ fn text(bytes: &ByteArray) -> String {
     if bytes.data.is_null() {
         return String::new();
     }
-    // SAFETY: by the ABI there are this many bytes; at most `MAX_PART` are read.
+    // SAFETY: by the ABI there are this many bytes, and at most `MAX_PART` of them are read.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.data.cast::<u8>(), bytes.size.min(MAX_PART)) };
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -90,7 +90,7 @@ mod tests {
         ByteArray { data: text.as_ptr().cast(), size: text.len() }
     }
 
-    /// Stores an error of this type with a short kind and a long message that is not UTF-8.
+    /// Stores an error of this type, with a short kind and a long message that is not UTF-8.
     ///
     /// # Safety
     /// `to` points to a handle.

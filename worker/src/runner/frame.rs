@@ -1,8 +1,8 @@
-//! The frames between a worker and its runner, over a `SOCK_SEQPACKET` pair.
+//! The frames that a worker and its runner exchange over a `SOCK_SEQPACKET` pair.
 //!
-//! Frames to the runner are trusted; they are encoded with postcard and may carry descriptors. Replies have a fixed
-//! size, and every field is checked, because a candidate may have written them. A reply cannot carry descriptors: the
-//! receiver offers no room for them.
+//! Frames to the runner are trusted. They are encoded with postcard and may carry descriptors. Replies have a fixed
+//! size, and every field is checked, because a candidate may have written them. A reply cannot carry descriptors,
+//! because the receiver offers no room for them.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,32 +21,32 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The largest frame to a runner, in bytes: an entry with a thousand tensors of rank 8 fits.
+/// The largest size of a frame to a runner, in bytes. An entry with a thousand tensors of rank 8 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
-/// The most libraries that are loaded before an artifact, and the most graphs of one.
+/// The largest number of libraries that are loaded before an artifact, and of the graphs in one artifact.
 pub const MAX_LIBRARIES: usize = 32;
-/// The most descriptors with one frame, which is also the limit of Linux. An entry needs at most four (outputs,
-/// capture, materialised values, variants), and one more for each blob of a capture in a store.
+/// The largest number of descriptors with one frame, which is also the limit of Linux. An entry needs at most four
+/// (outputs, capture, materialised values, variants), and another one for each blob if its capture is in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
-/// The longest text of a reply, in bytes.
+/// The largest size of the text in a reply, in bytes.
 pub const MAX_REPLY_TEXT: usize = 2048;
-/// The text of a `Loaded` reply if the candidate returns its outputs.
+/// The text of a `Loaded` reply which says that the candidate returns its outputs.
 const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToRunner {
-    /// The first frame to a runner. Descriptor 0 is the artifact, followed by its libraries.
+    /// The first frame to a runner. Descriptor 0 is the artifact, and the others are its libraries.
     Setup(Setup),
-    /// One entry. Descriptor 0 is the outputs' memory file. The files with inputs follow, then materialised values and
-    /// variants, if there are any.
+    /// One entry. Descriptor 0 is the outputs' memory file. It is followed by the files with inputs, and then by the
+    /// files with materialised values and with variants, if there are any.
     Entry(EntrySetup),
-    /// Become a compiler. No other frame is sent.
+    /// Makes the process become a compiler. No other frame is sent to it.
     Compile(crate::runner::compiler::CompileOrder),
-    /// Everything is mapped: lock down.
+    /// Says that everything is mapped, so that the runner must lock down.
     Begin,
-    /// The locked-down runner is watched: load the candidate, and serve calls.
+    /// Says that the locked-down runner is watched, so that it must load the candidate and serve calls.
     Load,
 }
 
@@ -54,7 +54,7 @@ pub enum ToRunner {
 pub struct Setup {
     pub launcher: Launcher,
     pub symbol: String,
-    /// The names of the libraries among the descriptors, in the order of loading.
+    /// The names of the libraries among the descriptors, in the order in which they are loaded.
     pub libraries: Vec<String>,
     pub confinement: crate::sandbox::confine::Confinement,
     /// The CPUs to which the runner pins itself.
@@ -63,7 +63,8 @@ pub struct Setup {
     pub env: BTreeMap<String, String>,
     /// The interpreter, if the artifact needs one.
     pub python: Option<Python>,
-    /// The artifact's name in tracebacks. `None` if a function of torch is called, because then no artifact is loaded.
+    /// The artifact's name in tracebacks. It is `None` if a function of torch is called, because no artifact is loaded
+    /// then.
     pub module: Option<String>,
 }
 
@@ -79,21 +80,21 @@ pub struct EntrySetup {
     pub inputs: Vec<InputRange>,
     pub arguments: Vec<WireArgument>,
     pub outputs: Vec<WireOutput>,
-    /// True if inputs are mapped without read-ahead, so that a fault reads only its own page.
+    /// True if inputs are mapped without read-ahead, so that a page fault reads only its own page.
     pub page_by_page: bool,
-    /// True if all pages of the inputs are mapped before the first call. They are in memory already, and their size is
-    /// accounted for.
+    /// True if all pages of the inputs are mapped before the first call. These pages are already in memory, and their
+    /// size is accounted for.
     pub resident: bool,
-    /// True if inputs lie in slots of a pool. Their whole pages are mapped in place, and each input starts at its
-    /// phase.
+    /// True if inputs lie in slots of a pool. Whole pages of the pool are then mapped in place, and each input starts
+    /// at its phase.
     pub pooled: bool,
-    /// The variants of inputs, for each input that has any.
+    /// The variants of each input that has variants.
     pub variants: Vec<VariantRange>,
-    /// The call, if an interpreter makes it.
+    /// The call, for entries whose calls an interpreter makes.
     pub call: Option<WireCall>,
 }
 
-/// An entry's call, in the form that an interpreter needs.
+/// The call of an entry, in the form that an interpreter needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireCall {
     /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, `outputs` with `path`, `dtype` and `shape`,
@@ -103,14 +104,14 @@ pub struct WireCall {
     pub tensors: Vec<u32>,
 }
 
-/// The variants of one input, side by side in the worker's memory.
+/// The variants of one input. They lie side by side in the worker's memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VariantRange {
-    /// The index of the input.
+    /// The index of the input's range.
     pub range: u32,
-    /// Page-aligned.
+    /// The offset of the region in the memory file. It is a multiple of the page size.
     pub file_offset: u64,
-    /// A multiple of the page size.
+    /// The size of the region, which is a multiple of the page size.
     pub bytes: u64,
     /// The offset of the first variant in the region.
     pub data_offset: u64,
@@ -126,11 +127,12 @@ pub struct InputRange {
     pub source: u8,
     pub file_offset: u64,
     pub bytes: u64,
-    /// The address of the first byte modulo 64, as it was in PyTorch.
+    /// The address of the first byte modulo 64. It is the same as it was in PyTorch.
     pub address_phase: u8,
 }
 
-/// An argument of a call. A `Tensor` names its input range; an `Array` is a list of numbers, with its bytes.
+/// An argument of a call. A `Tensor` refers to its input range. An `Array` is a list of numbers, and contains their
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum WireArgument {
     None,
@@ -158,20 +160,20 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// The indices of the arguments that the call changes in place, in the slot of the call. Empty if the output is
-    /// passed as a separate argument.
+    /// The indices of the arguments that the call changes in place and whose new value is this output. Empty if the
+    /// output is passed as a separate argument.
     pub arguments: Vec<u32>,
-    /// The regions that contain its slots, which are numbered across all of them. Regions may map the same bytes at two
-    /// addresses.
+    /// The regions that contain the output's slots, which are numbered across all regions. Two regions may map the same
+    /// bytes at different addresses.
     pub regions: Vec<OutputRegion>,
 }
 
 /// A part of the outputs' memfd, mapped between two guard pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputRegion {
-    /// Page-aligned.
+    /// The offset of the region in the memfd. It is a multiple of the page size.
     pub file_offset: u64,
-    /// A multiple of the page size.
+    /// The size of the region, which is a multiple of the page size.
     pub bytes: u64,
     /// The offset of slot 0 in the region.
     pub data_offset: u64,
@@ -203,12 +205,12 @@ pub fn send_to_runner(
     send_frame(socket, frame, descriptors)
 }
 
-/// Receives a frame, in a runner or in a process that becomes a compiler.
+/// Receives a frame from the worker. Called in a runner, or in a process that becomes a compiler.
 pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
     receive_frame(socket)
 }
 
-/// Sends a message between trusted processes, with descriptors.
+/// Sends a message with descriptors from one trusted process to another.
 pub(crate) fn send_frame<T: Serialize>(
     socket: BorrowedFd<'_>,
     frame: &T,
@@ -260,17 +262,17 @@ pub(crate) fn receive_frame<T: DeserializeOwned>(
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The runner locked down before any code of the candidate ran. The text lists protections that are enforced
-    /// (`+name: detail`) and missing (`-name: detail`).
+    /// The runner has locked down, before any code of the candidate ran. The text lists protections that are enforced
+    /// (`+name: detail`) and protections that are missing (`-name: detail`).
     Locked { protections: String },
     Loaded {
         has_plan: bool,
         /// True if the candidate returns its outputs instead of writing them.
         returned: bool,
     },
-    /// The candidate could not be loaded; `text` says why.
+    /// The candidate could not be loaded. The text says why.
     LoadFailed { text: String },
-    /// The runner's own code failed, not the candidate. Also sent by a process that could not become a compiler.
+    /// The runner's own code failed, and not the candidate. A process that could not become a compiler sends this too.
     Failed { text: String },
 }
 
@@ -297,13 +299,13 @@ pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);
     }
-    // The buffer is one byte longer than a frame, to detect longer frames. There is no room for descriptors, so none
-    // can arrive.
+    // The buffer is one byte longer than a frame, so that longer frames can be detected. It has no room for
+    // descriptors, so none can arrive.
     let mut bytes = [0u8; REPLY_BYTES + 1];
     let length = match recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
         Ok((length, _)) => length,
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
-        // The runner closed the socket before it had read everything.
+        // The runner closed the socket before it had read all that was sent to it.
         Err(rustix::io::Errno::CONNRESET) => return Err(FrameError::Closed),
         Err(error) => return Err(FrameError::Receive(error)),
     };

@@ -1,39 +1,40 @@
 //! Collapses a process's memory into huge pages, so that copies of it start and end faster.
 //!
 //! A process that has imported torch has about 75,000 small private pages. For each of them, a clone copies an entry of
-//! a page table, which is dropped when the copy ends. A huge page has one entry for 2 MiB.
+//! a page table, and the entry is dropped again when the copy ends. A huge page needs only one entry for 2 MiB.
 //!
-//! Linux collapses pages by copying them. This is done in small steps, while an earlier clone works. Until that clone
-//! ends, collapsed memory exists twice. Linux before 6.1 refuses the request, and changes nothing.
+//! Linux collapses small pages into a huge page by copying them. The zygote requests this in small steps, while an
+//! earlier clone works. Until that clone ends, collapsed memory exists twice. Linux before 6.1 refuses the request,
+//! which then changes nothing.
 
 use std::ffi::c_void;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The size of a huge page on x86-64, and on aarch64 if its small pages have 4 KiB.
+/// The size of a huge page on x86-64. It is the same on aarch64 if small pages have 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;
-/// A step begins no further huge page after this time, so that it does not delay the next clone for long.
+/// After this time, a step begins no further huge page, so that it does not delay the next clone for long.
 const STEP: Duration = Duration::from_millis(10);
-/// The most huge pages of a step.
+/// The largest number of huge pages that one step collapses.
 const STEP_PAGES: usize = 4;
-/// The percentage of the small pages that may be missing in a huge page. They are filled, so they add to the process's
-/// memory.
+/// The largest percentage of its small pages that a huge page may lack in memory. The missing pages are filled, so they
+/// add to the process's memory.
 const MAX_MISSING: usize = 10;
 
-/// The parts of this process's memory that are not collapsed yet.
+/// The parts of this process's memory that have not been tried yet.
 pub(super) struct HugePages {
     remaining: std::vec::IntoIter<Range<usize>>,
 }
 
 impl HugePages {
-    /// Lists the anonymous private memory of this process. Without `/proc`, there is nothing to collapse.
+    /// Lists the anonymous private memory of this process. Without `/proc`, the list is empty.
     pub(super) fn of_this_process() -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let pieces: Vec<Range<usize>> = maps.lines().filter_map(anonymous).flat_map(pieces).collect();
         Self { remaining: pieces.into_iter() }
     }
 
-    /// Collapses some of those parts whose small pages are nearly all in memory.
+    /// Collapses some of these parts, but only those whose small pages are nearly all in memory.
     pub(super) fn step(&mut self) {
         let began = Instant::now();
         let mut pages = 0;
@@ -41,26 +42,27 @@ impl HugePages {
             let Some(piece) = self.remaining.next() else { return };
             if percent_missing(&piece) <= MAX_MISSING {
                 pages += 1;
-                // SAFETY: this changes which physical pages hold the memory, not its contents. Linux refuses a range
-                // that is not mapped any more.
+                // SAFETY: this changes which physical pages contain the memory, but not the memory's contents. Linux
+                // refuses a range that is not mapped any more.
                 unsafe { libc::madvise(piece.start as *mut c_void, piece.len(), libc::MADV_COLLAPSE) };
             }
         }
     }
 }
 
-/// The range of a line of `/proc/PID/maps`, if it is private and writable and belongs to no file and no stack.
+/// Returns the address range of a line of `/proc/PID/maps`, if the range is private and writable, and belongs to no
+/// file and no stack.
 fn anonymous(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let is_private = fields.next()?.starts_with("rw-p");
-    // The offset, the device and the inode come before the name.
+    // The fields before the name are the offset, the device and the inode.
     let is_anonymous = matches!(fields.nth(3), None | Some("[heap]"));
     let address = |text| usize::from_str_radix(text, 16).ok();
     if is_private && is_anonymous { Some(address(start)?..address(end)?) } else { None }
 }
 
-/// The huge pages that lie completely in a range.
+/// Returns the huge pages that lie completely within a range.
 fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let first = range.start.next_multiple_of(HUGE_PAGE);
     (first..range.end)
@@ -69,10 +71,10 @@ fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         .filter(move |piece| piece.end <= range.end)
 }
 
-/// The percentage of a range's small pages that are not in memory.
+/// Returns the percentage of a range's small pages that are not in memory.
 fn percent_missing(range: &Range<usize>) -> usize {
     let mut present = vec![0_u8; range.len().div_ceil(rustix::param::page_size())];
-    // SAFETY: Linux writes one byte for each page of the range. If the range is not mapped any more, it fails.
+    // SAFETY: Linux writes one byte for each page of the range. If the range is not mapped any more, the call fails.
     if unsafe { libc::mincore(range.start as *mut c_void, range.len(), present.as_mut_ptr()) } != 0 {
         return 100;
     }
@@ -118,12 +120,12 @@ mod tests {
         assert_eq!(found(3 * megabyte..5 * megabyte), []);
     }
 
-    /// Returns whether this kernel collapses memory. If it does not, prints that the test is skipped.
+    /// Returns true if this kernel collapses memory. If it does not, prints that the test is skipped.
     fn can_collapse() -> bool {
         let memory = vec![1_u8; 2 * HUGE_PAGE];
         let piece = pieces(memory.as_ptr_range().start as usize..memory.as_ptr_range().end as usize).next();
         let start = piece.expect("a whole piece").start;
-        // SAFETY: this memory is not changed.
+        // SAFETY: this call does not change the contents of the memory.
         let can = unsafe { libc::madvise(start as *mut c_void, HUGE_PAGE, libc::MADV_COLLAPSE) == 0 };
         if !can {
             eprintln!("SKIPPED: this kernel does not collapse memory: {}", std::io::Error::last_os_error());
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn full_memory_is_collapsed_with_its_contents_and_empty_memory_is_not() {
         const HALF: usize = 4 * HUGE_PAGE;
-        // SAFETY: a new mapping, to which nothing else refers; it is never unmapped.
+        // SAFETY: this is a new mapping, which nothing else refers to, and which is never unmapped.
         let memory = unsafe {
             let address = mmap_anonymous(
                 std::ptr::null_mut(),
@@ -156,7 +158,7 @@ mod tests {
         }
         assert!(full.iter().enumerate().all(|(index, &byte)| byte == value(index)), "the contents stay");
         assert!(90 < percent_missing(&ranges[1]), "nothing is added to empty memory");
-        // Whether the range lies in huge pages.
+        // Find out how much of the range lies in huge pages.
         let smaps = std::fs::File::open("/proc/self/smaps").expect("smaps");
         let huge: u64 = std::io::BufReader::new(smaps)
             .lines()

@@ -1,19 +1,20 @@
-//! Functions and errors of the dynamic loader.
+//! Looks up functions with the dynamic loader, and reads its error messages.
 
 use std::ffi::{CStr, c_void};
 
-/// The reason why the last `dlopen` of this thread failed.
+/// Returns the reason why the last `dlopen` of this thread failed.
 pub(super) fn loader_error() -> String {
-    // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
+    // SAFETY: dlerror returns null, or a NUL-terminated text that stays valid until the next dl call of this thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "dlopen failed without a message".to_owned();
     }
-    // SAFETY: as above, not null.
+    // SAFETY: as above, and the pointer is not null.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Looks a function up in a library that `dlopen` returned and in its dependencies, then in all global libraries.
+/// Looks up a function in a library that `dlopen` returned and in the library's dependencies, and then in all global
+/// libraries.
 pub(super) fn find_function(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     [library, libc::RTLD_DEFAULT]
         .into_iter()

@@ -1,12 +1,13 @@
-//! Maps a runner's inputs and outputs. Data is copied only if it cannot be mapped.
+//! Maps a runner's inputs and outputs. Data is copied only where it cannot be mapped.
 //!
-//! An input that is mapped from a capture shows only its byte range. Pages that lie within the range are mapped from
-//! the file, private and read-only, if the range has its recorded alignment there. A page that also contains other
-//! bytes is replaced by an anonymous page into which only the range is read: a private copy-on-write page would show
-//! the file's bytes again after `MADV_DONTNEED`. Every input has a guard page on either side, and is sealed before the
-//! candidate is loaded if Linux can do that.
+//! An input that is mapped from a capture shows only the bytes of its range. If the range has its recorded alignment in
+//! the file, the pages that lie completely within the range are mapped from the file, private and read-only. A page
+//! that also contains other bytes is replaced by an anonymous page into which only the range is read. A private
+//! copy-on-write page would not suffice, because it would show the file's bytes again after `MADV_DONTNEED`. Every
+//! input has a guard page on either side, and is sealed before the candidate is loaded if Linux supports this.
 //!
-//! Outputs are shared mappings of a sealed memfd between guard pages. This module handles bytes, not tensors.
+//! Outputs are shared mappings of a sealed memfd, and also lie between guard pages. This module handles bytes, not
+//! tensors.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,29 +32,30 @@ pub(crate) enum MapError {
     TooLarge { bytes: u64 },
 }
 
-/// A mapping with guard pages around it; it lives as long as the process.
+/// A mapping with a guard page on either side. It lives as long as the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapped {
-    /// The first byte of data.
+    /// The address of the first byte of data.
     pub(crate) data: *mut u8,
-    /// The start of the reservation, guard page included.
+    /// The start of the reserved range, which begins with a guard page. `end` is the end of this range.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
 impl Mapped {
-    /// Populates the page tables. Before Linux 5.14 this fails, and each page is mapped when it is first used.
+    /// Populates the page tables. Before Linux 5.14 this fails, so each page is mapped when it is first used.
     pub(crate) fn touch(&self) {
         let page = rustix::param::page_size();
         let (start, length) = (self.start + page, (self.end - self.start).saturating_sub(2 * page));
-        // SAFETY: our own mapping without its guards; reading changes no content and no right.
+        // SAFETY: this is our own mapping without its guard pages. Reading it changes neither contents nor access
+        // rights.
         let _ =
             unsafe { rustix::mm::madvise(start as *mut _, length, rustix::mm::Advice::LinuxPopulateRead) };
     }
 
-    /// Turns read-ahead off, so that a fault reads only its own page. Linux may ignore this advice and read more.
+    /// Turns read-ahead off, so that a page fault reads only its own page. Linux may ignore this advice and read more.
     pub(crate) fn without_read_ahead(&self) {
-        // SAFETY: our own map and its guards; the advice changes no content and no right.
+        // SAFETY: this is our own mapping with its guard pages. The advice changes neither contents nor access rights.
         let _ = unsafe {
             rustix::mm::madvise(self.start as *mut _, self.end - self.start, rustix::mm::Advice::Random)
         };
@@ -66,7 +68,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
     let phase = usize::from(range.address_phase) % ALIGNMENT;
     let in_page = usize::try_from(range.file_offset % page as u64).unwrap_or(0);
-    // A byte that is mapped in place keeps its offset in the page, so the offset must have the recorded phase.
+    // A byte that is mapped in place keeps its offset in the page, so this offset must have the recorded phase.
     let in_place = in_page % ALIGNMENT == phase;
     let lead = if in_place { in_page } else { phase };
     let body = (lead + bytes).next_multiple_of(page).max(page);
@@ -101,7 +103,7 @@ pub(crate) fn map_input(file: &File, range: &InputRange) -> Result<Mapped, MapEr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all pages of a pool's slot. The mapping shows the current contents of the pool.
+/// Maps all pages of a slot of a pool. The mapping always shows the current contents of the pool.
 pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let bytes = usize::try_from(range.bytes).map_err(|_| MapError::TooLarge { bytes: range.bytes })?;
@@ -115,8 +117,8 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants, because
-/// verification has already looked for accesses beyond the input.
+/// Maps all variants of an input, read-only, between two guard pages. There is no guard page between two variants,
+/// because verification has already looked for accesses beyond the input.
 pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let too_large = || MapError::TooLarge { bytes: range.bytes };
@@ -139,10 +141,11 @@ fn fill(
     offset: u64,
 ) -> Result<(), MapError> {
     map_pages("an input", at, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, None)?;
-    // SAFETY: `data..data + bytes` is within the pages just mapped writable, and nothing else refers to them yet.
+    // SAFETY: `data..data + bytes` is within the pages that were just mapped writable, and nothing else refers to them
+    // yet.
     let buffer = unsafe { std::slice::from_raw_parts_mut(data as *mut u8, bytes) };
     file.read_exact_at(buffer, offset).map_err(|source| MapError::Read { bytes, offset, source })?;
-    // SAFETY: our own fresh pages; the slice above is not used any more.
+    // SAFETY: these are our own new pages, and the slice above is not used any more.
     unsafe { mprotect(at as *mut _, length, MprotectFlags::READ) }.map_err(|source| MapError::Map {
         what: "an input",
         offset,
@@ -171,7 +174,7 @@ pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result
 }
 
 fn reserve(what: &'static str, bytes: usize) -> Result<usize, MapError> {
-    // SAFETY: a fresh reservation without access; Linux chooses the address.
+    // SAFETY: this is a new reservation without access, and Linux chooses its address.
     unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
@@ -219,7 +222,7 @@ mod tests {
     }
 
     proptest! {
-        /// The range is mapped at its phase, and no page of the mapping shows any other byte of the file.
+        /// The range must be mapped at its phase, and the mapping must show no other byte of the file.
         #[test]
         fn mapped_input_shows_its_range_only(
             start in 0usize..9000, length in 1usize..40_000, phase in 0u8..64
@@ -232,7 +235,7 @@ mod tests {
             prop_assert_eq!(mapped.data as usize % ALIGNMENT, usize::from(phase));
             let page = rustix::param::page_size();
             let body = mapped.start + page..mapped.end - page;
-            // SAFETY: the body is mapped readable and stays so.
+            // SAFETY: the pages between the guard pages are mapped readable and stay so.
             let shown = unsafe { std::slice::from_raw_parts(body.start as *const u8, body.len()) };
             let lead = mapped.data as usize - body.start;
             prop_assert_eq!(&shown[lead..lead + length], &contents[start..start + length]);

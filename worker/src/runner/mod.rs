@@ -1,7 +1,7 @@
-//! The processes that a worker starts: runners, compilers, and zygotes, from which runners are copied.
+//! The code of the processes that a worker starts: runners, compilers, and zygotes, which are copied to make runners.
 //!
-//! A runner is untrusted. It is a sandboxed process with one candidate, its mapped inputs and its outputs, and is never
-//! reused.
+//! A runner is untrusted. It is a sandboxed process that contains one candidate with its mapped inputs and outputs. A
+//! runner is never reused.
 
 mod abi;
 pub mod compiler;

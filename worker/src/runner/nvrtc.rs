@@ -1,8 +1,8 @@
-//! Runs NVRTC in a sandboxed process: loads the library, compiles one source, writes one file, and prints the log to
-//! standard error.
+//! Runs NVRTC in a sandboxed process: loads the library, compiles one source, writes one file, and prints NVRTC's log
+//! to standard error.
 //!
-//! The process takes a compiler's command line (options, `-o FILE`, a source), so that the build command in a result is
-//! readable.
+//! The process takes the command line of a compiler (options, `-o FILE`, a source), so that the build command that a
+//! result shows is readable.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,13 +22,13 @@ type Create = unsafe extern "C" fn(
 ) -> c_int;
 type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) -> c_int;
 type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
-/// The type of both `nvrtcGetNumSupportedArchs` and `nvrtcGetSupportedArchs`.
+/// The type of the functions `nvrtcGetNumSupportedArchs` and `nvrtcGetSupportedArchs`.
 type Numbers = unsafe extern "C" fn(*mut c_int) -> c_int;
 type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 
-/// The suffix of an output file that selects machine code instead of PTX.
+/// The suffix of the output file with which machine code is requested instead of PTX.
 const MACHINE_CODE: &str = "cubin";
-/// A compiler's exit code for an error in the source.
+/// The exit code of a compiler that found an error in the source.
 const SOURCE_ERROR: i32 = 1;
 const INCOMPLETE: &str = "the arguments of NVRTC do not end with `-o`, an output file and a source file";
 
@@ -49,7 +49,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     Ok(0)
 }
 
-/// A compiler's command line, taken apart.
+/// The parts of a compiler's command line.
 struct Order {
     options: Vec<CString>,
     output: PathBuf,
@@ -81,7 +81,7 @@ struct Library {
 impl Library {
     fn open(path: &Path) -> Result<Self, String> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: the name is NUL-terminated; the library's constructors run in the compiler sandbox.
+        // SAFETY: the name is NUL-terminated, and the library's constructors run in the compiler's sandbox.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(format!("loading NVRTC: {}", loader_error()));
@@ -90,7 +90,7 @@ impl Library {
     }
 
     fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
-        // SAFETY: the library of this handle is open.
+        // SAFETY: the library that this handle belongs to is open.
         let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if found.is_null() {
             Err(format!("this NVRTC library has no function {}", name.to_string_lossy()))
@@ -99,8 +99,8 @@ impl Library {
         }
     }
 
-    /// Returns an error if an option asks for machine code of an architecture that this NVRTC does not support. NVRTC's
-    /// own message would read like a mistake in the source.
+    /// Returns an error if an option requests machine code for an architecture that this NVRTC does not support.
+    /// NVRTC's own message would look as if the source contained a mistake.
     fn check_architecture(&self, options: &[CString]) -> Result<(), String> {
         let flag = options.iter().rev().filter_map(|option| option.to_str().ok()).find_map(|option| {
             let (name, value) = option.split_once('=')?;
@@ -121,7 +121,7 @@ impl Library {
         ))
     }
 
-    /// The architectures that this NVRTC supports; `None` if it does not report them.
+    /// Returns the architectures that this NVRTC supports, or `None` if it does not report them.
     fn architectures(&self) -> Option<Vec<c_int>> {
         // SAFETY: these are the types of the library's interface.
         let (count, get) = unsafe {
@@ -140,7 +140,8 @@ impl Library {
         (unsafe { get(known.as_mut_ptr()) } == 0).then_some(known)
     }
 
-    /// Compiles the source and prints the log. Returns `None` if NVRTC reports an error, usually in the source.
+    /// Compiles the source and prints the log. Returns `None` if NVRTC reports an error, which is usually in the
+    /// source.
     fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
         // SAFETY: these are the types of the library's interface.
         let (create, compile) = unsafe {
@@ -153,12 +154,12 @@ impl Library {
         let options: Vec<*const c_char> = order.options.iter().map(|option| option.as_ptr()).collect();
         let count = c_int::try_from(options.len()).map_err(|_| "too many options".to_owned())?;
         let mut program = null_mut();
-        // SAFETY: source and name are NUL-terminated; there are no headers.
+        // SAFETY: source and name are NUL-terminated, and no headers are passed.
         let code = unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, null(), null()) };
         if code != 0 {
             return Err(format!("NVRTC could not create a program: error {code}"));
         }
-        // SAFETY: the program was made above, and `options` holds `count` NUL-terminated strings.
+        // SAFETY: the program was created above, and `options` contains `count` NUL-terminated strings.
         let code = unsafe { compile(program, count, options.as_ptr()) };
         let log = self.read_bytes(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
         let log = String::from_utf8_lossy(log.strip_suffix(&[0]).unwrap_or(&log)).into_owned();
@@ -183,7 +184,7 @@ impl Library {
         Ok(Some(built))
     }
 
-    /// Calls a pair of NVRTC's functions: one returns a size, and the other the bytes.
+    /// Calls a pair of NVRTC's functions, one of which returns a size, and the other the bytes.
     fn read_bytes(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
         let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
         // SAFETY: these are the types of the library's interface.
@@ -194,7 +195,7 @@ impl Library {
             )
         };
         let mut bytes = 0;
-        // SAFETY: the program was made by this library.
+        // SAFETY: the program was created by this library.
         let code = unsafe { size(program, &mut bytes) };
         if code != 0 {
             return Err(failed(code));

@@ -1,13 +1,15 @@
-//! How a function built with tvm-ffi takes its arguments, which is known only after its first call.
+//! Finds out in which form a function built with tvm-ffi takes its arguments, which only its first calls show.
 //!
 //! A library does not describe the parameters of its functions. If a call does not fit, tvm-ffi refuses it before the
-//! function begins, and its error says what does not fit. The call is then repeated in another form. A candidate can
-//! raise such an error itself, but gains nothing: the repetition counts towards the time of the same call.
+//! function begins, with an error that says what does not fit. The call is then repeated in another form. A candidate
+//! can raise such an error itself, but it gains nothing, because the repetition counts towards the time of the same
+//! call.
 
 use super::abi::{Arguments, Form, Passed};
 
-/// Changes the form to fit the error of a call with these arguments. Returns false if the error is another one, or if
-/// there is no other form to try. `may_return` is true if returned outputs can be taken.
+/// Changes the form according to the error of a call with these arguments. Returns false if the error has another
+/// reason, or if there is no other form to try. `may_return` is true if the runner can take outputs that the function
+/// returns.
 pub(super) fn adapt(form: &mut Form, error: &str, arguments: &Arguments, may_return: bool) -> bool {
     if may_return && !form.returns_outputs && arguments.outputs_are_returned(error) {
         form.returns_outputs = true;
@@ -25,8 +27,8 @@ pub(super) fn adapt(form: &mut Form, error: &str, arguments: &Arguments, may_ret
     true
 }
 
-/// The index of the argument that was refused because of its type, and whether it was passed as an array instead of as
-/// a borrowed tensor.
+/// Returns the index of the argument that was refused because of its type. The second value is true if the argument was
+/// passed as an array, and false if it was passed as a borrowed tensor.
 fn refused_argument(error: &str) -> Option<(usize, bool)> {
     let rest = error.strip_prefix("TypeError: Mismatched type on argument #")?;
     let (index, rest) = rest.split_once(" when calling: `")?;

@@ -1,8 +1,8 @@
-//! Outputs that a function built with tvm-ffi returns as tensors, instead of writing the tensors that are passed.
+//! Takes outputs that a function built with tvm-ffi returns as tensors, instead of writing to tensors that are passed.
 //!
-//! They are read and copied in the candidate's process, so a bad pointer crashes only the candidate. Tensors on the
-//! emulated device are read through it, so a bad address of the device is an error. The layouts follow tvm-ffi's
-//! `c_api.h`.
+//! The returned tensors are read and copied in the candidate's process, so a bad pointer crashes only the candidate.
+//! Tensors on the emulated device are read through the device, so a bad device address is reported as an error. The
+//! layouts follow tvm-ffi's `c_api.h`.
 
 use std::ffi::{CStr, c_void};
 
@@ -12,10 +12,10 @@ use super::frame::WireOutput;
 use super::loader::find_function;
 use super::strided_copy::StridedCopy;
 
-/// `TVMFFIObjectDecRef`.
+/// The type of `TVMFFIObjectDecRef`, which releases a reference to an object.
 type Release = unsafe extern "C" fn(*mut c_void) -> i32;
 
-/// An output that a function may return, in which case it is not passed as an argument.
+/// The properties of an output that a function may return, in which case the output is not passed as an argument.
 pub(super) struct Expected {
     dtype: DataType,
     shape: Vec<i64>,
@@ -23,18 +23,18 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Returns `None` for an output that is the new value of arguments, because such an output is never returned.
+    /// Returns `None` if the output is the new value of arguments, because such an output is never returned.
     pub(super) fn of(output: &WireOutput) -> Option<Self> {
         let (shape, stride) = (output.shape.clone(), output.stride.clone());
         output.arguments.is_empty().then(|| Self { dtype: output.dtype.into(), shape, stride })
     }
 }
 
-/// Where the tensors must be.
+/// The memory in which returned tensors must be.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     Host,
-    /// On the emulated device. The function reads the device's memory at an address.
+    /// The memory of the emulated device. The function reads this memory at an address.
     Device(fn(u64, &mut [u8]) -> Result<(), String>),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct ReturnedTensors {
 }
 
 impl ReturnedTensors {
-    /// `library` is a handle of `dlopen`.
+    /// Looks up the function that releases objects. `library` is a handle that `dlopen` returned.
     pub(super) fn of(library: *mut c_void, place: Place) -> Self {
         const NAME: &CStr = c"TVMFFIObjectDecRef";
         let address = find_function(library, NAME);
@@ -54,7 +54,8 @@ impl ReturnedTensors {
         Self { release: address.map(function), place }
     }
 
-    /// Copies the tensors of a returned value to their outputs, and releases the value. The error begins with its kind.
+    /// Copies the tensors of a returned value to their outputs, and releases the value. The error begins with the kind
+    /// of the error.
     ///
     /// # Safety
     ///
@@ -67,7 +68,7 @@ impl ReturnedTensors {
         // SAFETY: the caller's promise.
         let copied = unsafe { copy_all(value, outputs, self.place) };
         if let Some(release) = self.release.filter(|_| type_index::FIRST_OBJECT <= value.type_index) {
-            // SAFETY: an object, which the function gave away with its reference.
+            // SAFETY: this is an object, and the function that returned it gave its reference away.
             unsafe { release(value.payload.pointer) };
         }
         copied
@@ -82,7 +83,7 @@ unsafe fn copy_all<'a>(
     outputs: impl Iterator<Item = (&'a Expected, *mut u8)> + Clone,
     place: Place,
 ) -> Result<(), String> {
-    // SAFETY: the type index says what the payload is.
+    // SAFETY: the type index determines what the payload is.
     let values = unsafe {
         match value.type_index {
             type_index::ARRAY | type_index::LIST => {
@@ -103,14 +104,14 @@ unsafe fn copy_all<'a>(
         if value.type_index != type_index::OWNED_TENSOR {
             return Err(rejected(("Raised", "is not a `Tensor`".to_owned())));
         }
-        // SAFETY: an object of this type is followed by its tensor, which lives until the value is released.
+        // SAFETY: in an object of this type, the tensor follows the head, and lives until the value is released.
         unsafe { copy_tensor(&*object_body::<DlTensor>(value), expected, target, place) }
             .map_err(rejected)?;
     }
     Ok(())
 }
 
-/// The address of what follows an object's head.
+/// Returns the address of the data that follows the head of an object.
 ///
 /// # Safety
 ///
@@ -146,7 +147,8 @@ unsafe fn copy_tensor(
         let text = format!("has {} dimensions, expected the shape {:?}", tensor.ndim, expected.shape);
         return Err(("IncorrectShape", text));
     }
-    // SAFETY: a valid tensor has a size for each dimension, and a stride unless their pointer is null.
+    // SAFETY: a valid tensor has a size and a stride for each dimension, except that the pointer to strides may be
+    // null.
     let (shape, stride) = unsafe {
         let slice =
             |pointer: *const i64| if rank == 0 { &[] } else { std::slice::from_raw_parts(pointer, rank) };
@@ -163,7 +165,7 @@ unsafe fn copy_tensor(
     let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
     let data = tensor.data.cast::<u8>().wrapping_add(offset);
     let copy = StridedCopy::new(expected.dtype, shape, stride, &expected.stride);
-    // The bytes that were read from the device, and the position of the first element in them.
+    // The bytes that were read from the device, and the position of the tensor's first element in these bytes.
     let (bytes, first) = match place {
         Place::Host => (Vec::new(), None),
         Place::Device(read) => {
@@ -178,7 +180,8 @@ unsafe fn copy_tensor(
         }
     };
     let source = first.map_or(data.cast_const(), |first| bytes.as_ptr().wrapping_add(first));
-    // SAFETY: both have all elements, and the checks above have shown that they agree in number and size.
+    // SAFETY: source and target contain all elements, and the checks above have shown that these agree in number and
+    // size.
     match unsafe { copy.run(source, target) } {
         None => Ok(()),
         Some(axis) => Err((
@@ -190,8 +193,8 @@ unsafe fn copy_tensor(
     }
 }
 
-/// The number of bytes before the first element that a tensor with at least one element spans, and their number in
-/// total. `None` if it is too large for an address.
+/// Returns how many bytes before its first element a tensor spans, and how many bytes it spans in total. The tensor
+/// must have an element. Returns `None` if the range is too large for an address.
 fn span(shape: &[i64], stride: &[i64], element: usize) -> Option<(usize, usize)> {
     let (mut before, mut after) = (0_i64, 0_i64);
     for (size, stride) in shape.iter().zip(stride) {
@@ -218,7 +221,7 @@ mod tests {
 
     const FLOAT: DataType = DataType { code: 2, bits: 32, lanes: 1 };
 
-    /// A tensor of tvm-ffi, as one object in memory.
+    /// A tensor of tvm-ffi, with the head and the tensor in one object.
     #[repr(C)]
     struct Returned {
         head: Object,
@@ -240,7 +243,7 @@ mod tests {
         Any { type_index: 70, zero_padding: 0, payload: Payload { pointer: (&raw mut *object).cast() } }
     }
 
-    /// Copies to outputs of four floats that contain 9, and returns what they contain then.
+    /// Copies to outputs of four floats, which all contain 9 before, and returns what they contain afterwards.
     fn copied(value: &Any, outputs: &[(&[i64], &[i64])]) -> Result<Vec<[f32; 4]>, String> {
         let expected = |(shape, stride): &(&[i64], &[i64])| Expected {
             dtype: FLOAT,
@@ -274,7 +277,7 @@ mod tests {
                 "{shape:?} {from:?} {to:?}"
             );
         }
-        // Without elements, nothing is read or written; a tensor without axes has one element.
+        // If a tensor has no elements, nothing is read or written. A tensor without axes has one element.
         let (mut none, mut five, mut axes) = ([], [5.0], [0]);
         let mut empty = returned(&mut none, &mut axes, None);
         assert_eq!(copied(&value(&mut empty), &[(&[0], &[1])]), Ok(vec![[9.0; 4]]));
@@ -317,7 +320,7 @@ mod tests {
 
     #[test]
     fn tensor_on_the_device_is_read_through_it() {
-        /// The device's memory: four floats at address 4096.
+        /// Reads from the device's memory, which consists of four floats at address 4096.
         fn read(address: u64, bytes: &mut [u8]) -> Result<(), String> {
             let memory: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|it| it.to_ne_bytes()).collect();
             let start = address.checked_sub(4096).and_then(|start| usize::try_from(start).ok());
@@ -334,7 +337,7 @@ mod tests {
             let mut memory = [9.0_f32; 4];
             let tensors = ReturnedTensors { release: None, place: Place::Device(read) };
             let output = (&expected, memory.as_mut_ptr().cast());
-            // SAFETY: a valid value, and an output of four elements.
+            // SAFETY: the value is valid, and the output has four elements.
             unsafe { tensors.copy(&value(&mut object), std::iter::once(output)) }.map(|()| memory)
         };
         assert_eq!(copied(4096, ON_CUDA, [2, 1]), Ok([1.0, 2.0, 3.0, 4.0]));

@@ -1,8 +1,9 @@
-//! The steps of a runner: map inputs, lock down, load the candidate, and serve calls until it is killed.
+//! Runs the steps of a runner: maps inputs, locks the process down, loads the candidate, and serves calls until the
+//! process is killed.
 //!
-//! A runner is a separate process with only the inputs and the outputs of one candidate. It decides and compares
-//! nothing, and the time that it measures is only a claim. Once loaded, the candidate controls the whole process, so no
-//! message from the process can be trusted.
+//! A runner is a separate process that contains only one candidate with its inputs and outputs. It decides and compares
+//! nothing, and the time that it measures is only a claim. Once the candidate is loaded, it controls the whole process,
+//! so no message from the process can be trusted.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -31,11 +32,11 @@ use crate::sandbox::scheduling;
 use crate::sandbox::spawn::SOCKET_FD;
 
 pub const CONTROL_FD: i32 = 4;
-/// The most entries in one runner.
+/// The largest number of entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
 /// The prefix of errors that were caused by a lack of memory.
 const HOST_MEMORY: &str = "opt.HostMemory: ";
-/// The prefix of errors without a specific status.
+/// The prefix of errors that have no status of their own.
 const RAISED: &str = "opt.Raised: ";
 /// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
@@ -44,8 +45,8 @@ pub fn main() -> i32 {
     begin(None)
 }
 
-/// Runs all steps of a runner, once its descriptors are in place. `host` is the interpreter that hosts this process, if
-/// any. Returns the exit code.
+/// Runs all steps of a runner once its descriptors are in place. `host` is the interpreter that hosts this process, if
+/// there is one. Returns the exit code.
 pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
@@ -70,7 +71,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     }
 }
 
-/// Receives the frames after the setup and runs the candidate. Returns the process's exit code.
+/// Receives the frames after the setup, and runs the candidate. Returns the exit code of the process.
 fn run_steps(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
@@ -87,7 +88,7 @@ fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
     match ending {
         Ending::Reply(reply) => {
             let _ = send_reply(socket, &reply);
-            // The worker reads the reply before it sees the death.
+            // The worker reads the reply before it notices that this process has ended.
             2
         }
         Ending::WorkerGone => 0,
@@ -117,7 +118,7 @@ impl From<EntryError> for Ending {
     }
 }
 
-/// The forms in which the function and the plan function get their arguments.
+/// The forms in which the function and the plan function expect their arguments.
 #[derive(Default)]
 struct Forms {
     run: Form,
@@ -130,7 +131,7 @@ struct Runner {
     on_device: bool,
     forms: Forms,
     entries: Vec<Entry>,
-    /// The number of the entry that was called last.
+    /// The index of the entry that was called last.
     last: Option<usize>,
 }
 
@@ -164,7 +165,7 @@ fn prepare(
 ) -> Result<Runner, Ending> {
     let SetupFrame { setup, artifact, libraries } = setup_frame;
     pin(&setup.cpus);
-    // If this is refused, the runner keeps the usual time slices.
+    // If Linux refuses this, the runner keeps the usual time slices.
     let _ = scheduling::set_scheduling(0, scheduling::Scheduling::Short);
     let mut entries = Vec::new();
     let mut calls = Vec::new();
@@ -227,13 +228,13 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // If this fails, for example because these CPUs are no longer available, Linux chooses the CPU, and times are
-        // noisier.
+        // If this fails, for example because these CPUs are no longer available, Linux chooses the CPU, and the
+        // measured times are noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
-/// Seals every input against remapping and mprotect. Returns the reason if Linux cannot do this.
+/// Seals every input, so that it can be neither remapped nor made writable. Returns the reason if Linux cannot do this.
 fn seal_inputs(watched: &[WatchedMapping]) -> Option<String> {
     for mapping in watched.iter().filter(|mapping| !mapping.output) {
         let Mapped { start, end, .. } = mapping.mapped;
@@ -259,16 +260,17 @@ impl Runner {
         }
     }
 
-    /// Makes the calls that the control page orders, and writes their result to it.
+    /// Makes the calls that the control page orders, and writes the result to the page.
     fn execute(&mut self, page: &ControlPage) {
         let flags = page.flags.load(Ordering::Relaxed);
         let calls = page.calls.load(Ordering::Relaxed);
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
-        // Entries may map the same pages for their outputs. Drop those that the previous entry touched, or they would
-        // count once for each entry. Entries that are timed in turns have pages of their own, which stay: otherwise,
-        // each block would begin with page faults, and a candidate could gain by preventing them.
+        // Entries may map the same pages for their outputs. The pages that the previous entry has touched must then be
+        // dropped, because otherwise they would count once for each entry. Entries that are timed in turns have output
+        // pages of their own, which are kept. Otherwise, each block would begin with page faults, and a candidate could
+        // gain by preventing them.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let (Some(former), Some(next)) = (self.entries.get(last), self.entries.get(number))
             && former.shares_outputs_with(next)
@@ -289,14 +291,14 @@ impl Runner {
         'calls: for call in 0..calls {
             let slot = first_slot + call;
             let on_device = self.on_device;
-            // Each repetition changes the form of at least one argument, so there are only a few repetitions.
+            // Each repetition changes the form of at least one argument, so the call is repeated only a few times.
             let (mut code, mut value, mut raised) = loop {
                 entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
                 if on_device {
                     cudart::begin_call();
                 }
-                // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
-                // harmed.
+                // SAFETY: the plan claims that the symbol has this signature. If the claim is false, only this process
+                // is harmed.
                 let (code, value) = unsafe { entry.arguments.call(function, form) };
                 if on_device && let Some(text) = cudart::end_call(code) {
                     page.result.store(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! C's standard streams in runners and zygotes.
+//! Controls when runners and zygotes write out what is buffered in C's standard streams.
 
 use std::ffi::c_int;
 
@@ -10,15 +10,15 @@ unsafe extern "C" {
 /// `_IOLBF` of `<stdio.h>`.
 const LINE_BUFFERED: c_int = 1;
 
-/// Makes each line appear at once, as on a terminal. Otherwise, what a candidate prints before it crashes would be lost.
-/// Call it while the stream is empty.
+/// Makes standard output write each line at once, as on a terminal. Otherwise, what a candidate prints before it
+/// crashes would be lost. Call this while the stream is empty.
 pub(super) fn write_line_by_line() {
-    // SAFETY: `stdout` is initialised before `main`, and nothing is in the stream. Without a buffer of ours, the C
+    // SAFETY: `stdout` is initialised before `main`, and nothing is in the stream. No buffer is passed, so the C
     // library allocates one itself.
     unsafe { setvbuf(stdout, std::ptr::null_mut(), LINE_BUFFERED, 0) };
 }
 
-/// Writes out what is buffered in C's streams of this process.
+/// Writes out everything that is buffered in C's streams of this process.
 pub(super) fn flush() {
     // SAFETY: this flushes all streams, and none of our own threads closes one.
     unsafe { libc::fflush(std::ptr::null_mut()) };

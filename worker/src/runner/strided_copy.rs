@@ -1,19 +1,19 @@
-//! Copies a tensor to memory with other strides.
+//! Copies a tensor to memory in which the tensor has other strides.
 
 use super::abi::DataType;
 
-/// An axis, or several axes that can be copied as one. Strides are in bytes.
+/// One axis of a tensor, or several axes that can be copied as if they were one. Strides are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: isize,
     from: isize,
     to: isize,
-    /// The number of its first axis in the tensor.
+    /// The number that its first axis has in the tensor.
     number: usize,
 }
 
 /// A copy between two tensors with the same shape and dtype. If the target is expanded along an axis (its stride is 0),
-/// all elements of the source along it must be equal.
+/// the source must have equal elements along this axis.
 pub(super) struct StridedCopy {
     dtype: DataType,
     axes: Vec<Axis>,
@@ -31,7 +31,8 @@ impl StridedCopy {
                 continue;
             }
             match axes.last_mut() {
-                // The elements of the outer axis lie one after another, as if it continued this one.
+                // The outer axis continues this one, because its step is as long as this whole axis, in the source and
+                // in the target. So the two can be copied as one axis.
                 Some(outer)
                     if axis.to != 0
                         && outer.from == axis.from.wrapping_mul(axis.size)
@@ -45,26 +46,28 @@ impl StridedCopy {
         Self { dtype, axes }
     }
 
-    /// Copies all elements. Returns an axis along which the target is expanded and the source has different elements,
-    /// or `None` if there is no such axis.
+    /// Copies all elements. If the target is expanded along an axis on which the source has different elements, returns
+    /// that axis, and otherwise `None`.
     ///
     /// # Safety
     ///
-    /// The addresses must be those of the first element of each tensor, with all others where the strides say.
+    /// The addresses must be those of the first element of each tensor, and all other elements must be where the
+    /// strides say.
     pub(super) unsafe fn run(&self, from: *const u8, to: *mut u8) -> Option<usize> {
         // SAFETY: the caller's promise.
         unsafe { self.along(&self.axes, from, to, false) }
     }
 
-    /// Copies the elements along the remaining axes, or compares them if they are copied already.
+    /// Copies the elements along the remaining axes, or compares them if `compare` is true because they are already
+    /// copied.
     ///
     /// # Safety
     ///
-    /// Both addresses must be those of the first of these elements.
+    /// Both addresses must be those of the first element that is to be copied or compared.
     unsafe fn along(&self, axes: &[Axis], from: *const u8, to: *mut u8, compare: bool) -> Option<usize> {
         let bytes = self.dtype.bytes();
         let Some((&Axis { size, from: from_step, to: to_step, number }, inner)) = axes.split_first() else {
-            // SAFETY: one element each.
+            // SAFETY: both addresses are those of one element.
             return unsafe {
                 if compare {
                     let [from, to] = [from, to.cast_const()].map(|at| std::slice::from_raw_parts(at, bytes));
@@ -77,7 +80,7 @@ impl StridedCopy {
         };
         if inner.is_empty() && !compare && to_step != 0 {
             let step = bytes.cast_signed();
-            // SAFETY: `size` elements of this size with these steps on both sides.
+            // SAFETY: `size` elements of this size lie at these distances, in the source and in the target.
             unsafe {
                 match bytes {
                     _ if from_step == step && to_step == step => {
@@ -97,7 +100,7 @@ impl StridedCopy {
         (0..size).find_map(|index| {
             let again = to_step == 0 && 0 < index;
             let (from, to) = (from.wrapping_offset(from_step * index), to.wrapping_offset(to_step * index));
-            // SAFETY: the first elements with this index along the axis.
+            // SAFETY: these are the first elements with this index along the axis.
             let different = unsafe { self.along(inner, from, to, compare || again) };
             different.map(|found| if again { number } else { found })
         })
@@ -106,7 +109,7 @@ impl StridedCopy {
 
 /// # Safety
 ///
-/// `size` elements must lie at these steps on both sides.
+/// `size` elements must lie at these distances, in the source and in the target.
 unsafe fn copy_row<T>(size: isize, from: *const u8, from_step: isize, to: *mut u8, to_step: isize) {
     for index in 0..size {
         let (from, to) = (from.wrapping_offset(from_step * index), to.wrapping_offset(to_step * index));
@@ -115,8 +118,8 @@ unsafe fn copy_row<T>(size: isize, from: *const u8, from_step: isize, to: *mut u
     }
 }
 
-/// Returns whether two elements are equal, except for rounding: floats may differ by 8 times the relative precision of
-/// their type, and NaN equals NaN. The glue code for torch allows the same.
+/// Returns true if two elements are equal apart from rounding. Floats may differ by 8 times the relative precision of
+/// their type, and NaN equals NaN. The glue code for torch applies the same rule.
 fn are_equal(dtype: DataType, one: &[u8], other: &[u8]) -> bool {
     const ROUNDING: f64 = 8.0;
     type Decode = fn(&[u8]) -> f64;
@@ -140,7 +143,7 @@ fn are_equal(dtype: DataType, one: &[u8], other: &[u8]) -> bool {
     one == other
         || one.chunks_exact(bytes).zip(other.chunks_exact(bytes)).all(|(one, other)| {
             let (one, other) = (decode(one), decode(other));
-            // An infinity has no finite distance from another value.
+            // This is separate, because an infinity has no finite distance from another value.
             one == other
                 || (one.is_nan() && other.is_nan())
                 || (other.is_finite() && (one - other).abs() <= ROUNDING * precision * other.abs())
@@ -177,7 +180,7 @@ mod tests {
                     (0..24 * bytes).map(|at| u8::try_from(at % 251).expect("small")).collect();
                 let mut target = vec![255_u8; 24 * bytes];
                 let copy = StridedCopy::new(dtype, &shape, from, to);
-                // SAFETY: both have 24 elements, and each order of strides is one of 24 elements.
+                // SAFETY: both have 24 elements, and the strides in each order reach exactly these elements.
                 assert_eq!(unsafe { copy.run(source.as_ptr(), target.as_mut_ptr()) }, None);
                 let at = |stride: &[i64; 4], index: [i64; 3]| {
                     let [a, c, d] = index;

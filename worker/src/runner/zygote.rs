@@ -1,13 +1,13 @@
-//! A zygote: an interpreter that has imported torch and waits, so that runners can be copied from it.
+//! A zygote is an interpreter that has imported torch and waits, so that runners can be copied from it.
 //!
 //! ```text
 //! main ── Host ──▶ import torch ──▶ Ready ── Clone ──▶ a copy, which becomes a runner
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! A copy takes milliseconds, an import more than a second. The zygote never runs a candidate's code. It talks only to
-//! its worker, over a socket that the copies close, and ends when its worker ends. It has a single thread, because only
-//! one thread survives a clone.
+//! Making a copy takes milliseconds, whereas an import of torch takes more than a second. The zygote never runs a
+//! candidate's code. It communicates only with its worker, over a socket that the copies close, and it ends when its
+//! worker ends. It has a single thread, because only the calling thread survives a clone.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -25,30 +25,30 @@ use crate::sandbox::confine;
 use crate::sandbox::sibling::{Sibling, clone_sibling};
 use crate::sandbox::spawn::{Namespaces, SOCKET_FD, gaps_between};
 
-/// The number of descriptors that come with a `Clone`: a runner's standard streams, socket and control page, in the
-/// order of their numbers.
+/// The number of descriptors that come with a `Clone` message: a runner's standard streams, its socket and its control
+/// page, in the order of their final numbers.
 pub(crate) const RUNNER_DESCRIPTORS: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToZygote {
-    /// The first message: the interpreter to host.
+    /// The first message. It names the interpreter to host.
     Host(Python),
-    /// Make a copy with the descriptors of this message.
+    /// Orders a copy, which gets the descriptors of this message.
     Clone { namespaces: Namespaces, start: Start },
-    /// Move some of your memory into huge pages. There is no answer.
+    /// Orders the zygote to move some of its memory into huge pages. The zygote sends no answer.
     UseHugePages,
 }
 
-/// When a copy becomes a runner.
+/// The moment at which a copy becomes a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Start {
     AtOnce,
-    /// After the worker has sent `Wake` over the runner's socket. A candidate may be running until then, so no other
-    /// process may read or trace the copy. The copy answers `Awake`.
+    /// The copy becomes a runner when the worker has sent `Wake` over the runner's socket. A candidate may be running
+    /// until then, so no other process may read or trace the copy. The copy answers with `Awake`.
     WhenWoken,
 }
 
-/// Frames between a worker and a copy that was made ahead.
+/// The frames that a worker and a copy that was made in advance exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ahead {
     Wake,
@@ -58,11 +58,11 @@ pub(crate) enum Ahead {
 /// A zygote's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromZygote {
-    /// The zygote can be copied.
+    /// The zygote is ready to be copied.
     Ready,
-    /// The zygote cannot be copied, and ends.
+    /// The zygote cannot be copied, so it ends.
     Failed { text: String },
-    /// A copy was made; its pidfd is attached. `pid` is valid in the worker's namespace.
+    /// A copy was made, and its pidfd is attached. `pid` is valid in the worker's namespace.
     Cloned { pid: u32, namespaces: Namespaces, protections: Vec<Protection> },
     /// No copy was made.
     Refused { text: String },
@@ -94,8 +94,8 @@ fn failure(socket: BorrowedFd<'_>, text: &str) -> i32 {
     2
 }
 
-/// Copies this process each time the worker asks for it. Also returns in each copy, which has become a runner, once
-/// that runner has ended.
+/// Copies this process each time the worker orders a copy. Returns in the zygote when the zygote must end. Also returns
+/// in each copy, after the copy has become a runner and that runner has ended.
 fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let threads = confine::threads();
     if 1 < threads {
@@ -112,7 +112,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let mut pidfd: Option<OwnedFd> = None;
     loop {
         let sent = send_frame(socket, &answer, pidfd.as_ref().map(AsFd::as_fd).as_slice());
-        // The next copy must not inherit the pidfd.
+        // The next copy must not inherit the pidfd of this one.
         drop(pidfd.take());
         if sent.is_err() {
             return 0;
@@ -135,10 +135,11 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             // this setting.
             let _ = set_dumpable_behavior(Dumpable);
         }
-        // Otherwise, every copy would print what the modules printed while they were imported.
+        // If the streams were not flushed here, every copy would print again what the modules printed during their
+        // import.
         super::stdout::flush();
-        // SAFETY: the process has one thread, as checked above, and only this code has run since. Below, the copy
-        // closes what it shares with the zygote.
+        // SAFETY: the process has one thread, as was checked above, and only this code has run since then. Below, the
+        // copy closes the descriptors that it shares with the zygote.
         let cloned = unsafe {
             interpreter
                 .around_clone(|| clone_sibling(namespaces), |cloned| matches!(cloned, Ok(Sibling::Copy)))
@@ -148,10 +149,10 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
                 move_to_final_numbers(descriptors);
                 rename_to_runner();
                 if start == Start::WhenWoken {
-                    // Without a rehearsal, the candidate starts more slowly.
+                    // If the rehearsal fails, the candidate only starts more slowly.
                     let _ = interpreter.rehearse();
                     if wait_to_be_woken(socket).is_err() {
-                        // The worker has closed the socket: it has ended, or does not need this copy.
+                        // The worker has closed the socket, because it has ended or does not need this copy.
                         return 0;
                     }
                 }
@@ -168,7 +169,8 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     }
 }
 
-/// Waits, in a copy that was made ahead, until the copy is needed. Its socket has the same number as the zygote's.
+/// In a copy that was made in advance: waits until the copy is needed. The copy's socket has the same number as the
+/// zygote's.
 fn wait_to_be_woken(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
     let (Ahead::Wake, _) = receive_frame(socket)? else {
         return Err(FrameError::Malformed { what: "order" });
@@ -177,16 +179,16 @@ fn wait_to_be_woken(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
     send_frame(socket, &Ahead::Awake, &[])
 }
 
-/// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.
+/// In a copy: moves these descriptors to the numbers 0 to 4, and closes all others, including the zygote's socket.
 fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
     let numbers = 0..RUNNER_DESCRIPTORS;
-    // Duplicates get numbers above the final ones, because a received descriptor may have a number that another one
-    // must get.
+    // The descriptors are first duplicated to numbers above the final ones, because a received descriptor may have a
+    // number that another one must get.
     let received: Vec<RawFd> = descriptors.into_iter().map(IntoRawFd::into_raw_fd).collect();
     let kept_descriptors: Vec<RawFd> = numbers.filter_map(|number| RawFd::try_from(number).ok()).collect();
     // SAFETY: this process has just started, and these are its descriptors. The copy needs no other descriptor of the
-    // zygote. Their owners are neither used nor dropped, because this function's caller never returns to the zygote's
-    // code.
+    // zygote. The owners of the closed descriptors are neither used nor dropped, because this function's caller never
+    // returns to the zygote's code.
     unsafe {
         let lifted: Vec<RawFd> = received
             .iter()
@@ -204,19 +206,19 @@ fn move_to_final_numbers(descriptors: Vec<OwnedFd>) {
 }
 
 unsafe extern "C" {
-    /// The C library's pointer to this process's first argument; the other arguments follow it.
+    /// The C library's pointer to this process's first argument. The other arguments follow this one in memory.
     static mut program_invocation_name: *mut u8;
 }
 
-/// The zygote's own arguments, as process listings show them.
+/// The arguments of the zygote, as process listings show them.
 const ZYGOTE_ARGUMENTS: &[u8] = b"opt-zygote\0__zygote\0";
-/// A runner's arguments, with the same length.
+/// The arguments that a runner shows instead. They have the same length.
 const RUNNER_ARGUMENTS: &[u8; ZYGOTE_ARGUMENTS.len()] = b"opt-runner\0__runner\0";
 
-/// In a copy: changes the name in process listings to a runner's.
+/// In a copy: changes the arguments that process listings show to those of a runner.
 fn rename_to_runner() {
-    // SAFETY: the worker started this process with exactly these arguments. They stay in place, and the new ones have
-    // the same lengths.
+    // SAFETY: the worker started this process with exactly these arguments, and they are still in place. The new
+    // arguments have the same lengths.
     unsafe {
         let name = program_invocation_name;
         if !name.is_null() && std::slice::from_raw_parts(name, ZYGOTE_ARGUMENTS.len()) == ZYGOTE_ARGUMENTS {

@@ -1,4 +1,5 @@
-//! The handle of a runner process: stops and continues it, reads its CPU clock, notices its end, and reaps it.
+//! The handle with which the worker stops and continues a runner process, reads its CPU clock, detects its end, and
+//! reaps it.
 //!
 //! Only this module reaps runners, except those whose start fails in `spawn`. Every signal goes through the pidfd,
 //! never to a pid. `spawn` starts runners; `session::host::death` derives the verdict from a runner's end.
@@ -17,12 +18,12 @@ use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
 use super::timeout::Timeout;
 
-/// How long the worker's thread yields between two checks for a stop, which usually takes microseconds. After that, it
-/// sleeps for `STOP_PAUSE` between checks.
+/// How long the worker's thread yields between two checks whether the runner has stopped, which usually takes
+/// microseconds. After that, the thread sleeps for `STOP_PAUSE` between two checks.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
-/// The longest time for which one such sleep counts towards the timeout. Without this bound, a suspension of the
-/// machine would use up the timeout at once.
+/// The longest time for which one sleep of `STOP_PAUSE` counts towards the timeout. Without this bound, a suspension of
+/// the machine would use up the timeout at once.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub enum End {
 }
 
 impl End {
-    /// A name such as `SIGSEGV`; `None` for an exit.
+    /// Returns the name of the signal, such as `SIGSEGV`, or `None` if the process exited by itself.
     pub fn signal_name(self) -> Option<&'static str> {
         match self {
             Self::Signalled { signal } => Some(
@@ -114,20 +115,21 @@ impl RunnerHandle {
         self.namespaces
     }
 
-    /// The requested namespaces as protections, granted or refused. The runner reports all other protections itself.
+    /// The namespaces that the worker requested for the runner, as protections that are present or missing. The runner
+    /// reports all other protections itself.
     pub fn protections(&self) -> &[Protection] {
         &self.protections
     }
 
-    /// Sends SIGSTOP, waits until Linux reports that the last thread has stopped, and then until the runner's clock no
-    /// longer advances.
+    /// Sends SIGSTOP, waits until Linux reports that the last thread has stopped, and then waits until the runner's CPU
+    /// clock no longer advances.
     ///
     /// Afterwards, the runner executes none of its own code. But Linux reports a stop just before it switches away from
     /// the thread. If that switch is preempted, the clock may still advance by the microseconds that the switch takes.
     ///
-    /// A system call that only SIGKILL can interrupt delays the stop. If the runner has not stopped after `timeout`,
-    /// returns `WouldNotStop`. Time for which the machine was suspended does not count, and time for which the runner
-    /// waited for a CPU extends the timeout, up to a bound.
+    /// The stop is delayed while a thread is in a system call that only SIGKILL can interrupt. If the runner has not
+    /// stopped after `timeout`, returns `WouldNotStop`. The time for which the machine was suspended does not count
+    /// towards the timeout. The time for which the runner waited for a CPU extends the timeout, up to a bound.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -136,8 +138,8 @@ impl RunnerHandle {
             return Ok(Stop::Ended);
         }
         let mut pause = Pause::new(self.pid, timeout);
-        // The loop polls, because a wait with a time limit would need a handler of SIGCHLD, and a stop takes only
-        // microseconds.
+        // This loop polls, because a wait with a time limit would need a SIGCHLD handler. Polling is cheap, because a
+        // stop takes only microseconds.
         loop {
             // A process that has ended can still be signalled, but a wait for its stop would fail with ECHILD. So check
             // first whether it has ended.
@@ -180,7 +182,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// Sends SIGKILL. The caller still has to wait for the death, and to reap the runner.
+    /// Sends SIGKILL. The caller must still wait until the runner is dead, and then reap it.
     pub fn kill(&self) -> Result<(), HandleError> {
         if self.reaped.is_none() {
             self.signal(Signal::KILL, "sending SIGKILL")?;
@@ -188,7 +190,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// Returns how the runner ended, or `None` if it has not. Leaves the zombie in place.
+    /// Returns how the runner ended, or `None` if it is still alive. Does not reap it: the zombie stays.
     pub fn peek_end(&self) -> Result<Option<End>, HandleError> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -197,8 +199,8 @@ impl RunnerHandle {
         Ok(self.wait(options, "looking for its end")?.and_then(|status| self.end(&status)))
     }
 
-    /// Waits until the runner is dead, for at most `limit`. Returns false if it is still alive. Leaves the zombie in
-    /// place.
+    /// Waits until the runner is dead, for at most `limit`. Returns false if it is still alive after that. Does not
+    /// reap it: the zombie stays.
     pub fn wait_dead(&self, limit: Duration) -> Result<bool, HandleError> {
         readable(self, limit).map_err(|errno| HandleError::System {
             pid: self.pid,
@@ -220,7 +222,7 @@ impl RunnerHandle {
         }
     }
 
-    /// User and system time of all the runner's threads, including ended ones.
+    /// The user and system time of all threads of the runner, including threads that have ended.
     ///
     /// Exact while the runner is stopped. While it runs, up to one scheduler tick per running thread is missing.
     pub fn cpu_time(&self) -> Result<Duration, HandleError> {
@@ -299,12 +301,12 @@ impl Drop for RunnerHandle {
     }
 }
 
-/// Pauses between two checks. After the limit, a pause is an error.
+/// Pauses between two checks whether the runner has stopped. Pausing fails once the time limit is used up.
 struct Pause {
     pid: u32,
     started: Instant,
     limit: Duration,
-    /// The time spent asleep, since the first sleep.
+    /// Counts the time that was spent asleep. `None` before the first sleep.
     asleep: Option<Timeout>,
 }
 
@@ -327,7 +329,8 @@ impl Pause {
     }
 }
 
-/// Field 22 of a `stat` line. The second field is a name in parentheses, which may contain any characters.
+/// Reads the start time, which is field 22, from the text of `/proc/PID/stat`. Field 2 is a name in parentheses, which
+/// may contain any characters.
 fn start_time_in(stat: &str) -> Option<u64> {
     const FIELDS_AFTER_NAME_BEFORE_START: usize = 19;
     let (_, after_name) = stat.rsplit_once(')')?;

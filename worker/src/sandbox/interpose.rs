@@ -1,7 +1,8 @@
-//! The allocation functions of this executable, which all libraries in the process use as well. They forward to the C
-//! library and record the size of refused requests, as proof that a candidate failed for lack of memory.
+//! Exports `malloc`, `mmap` and other allocation functions, which all libraries in the process then use instead of
+//! those of the C library. Each function forwards to the C library, and records the size of a refused request, as proof
+//! that a candidate failed for lack of memory.
 //!
-//! They are not exported under a fuzzer or Miri, because AddressSanitizer and Miri have their own.
+//! They are not exported under a fuzzer or Miri, because AddressSanitizer and Miri have their own allocation functions.
 //!
 //! Nothing is recorded before [`note_refusals_in`] is called. `build.rs` must list each of these functions, so that the
 //! linker exports it.
@@ -22,15 +23,16 @@ unsafe extern "C" {
     fn __sbrk(increment: libc::intptr_t) -> *mut c_void;
 }
 
-/// The location of the largest refused size; null until it is set.
+/// The location in which the largest refused size is stored. It is null until `note_refusals_in` sets it.
 static NOTE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// From now on, stores in `note` the largest size, in bytes, that was refused for lack of memory.
+/// From now on, stores in `note` the size, in bytes, of the largest request that was refused for lack of memory.
 pub fn note_refusals_in(note: &'static AtomicU64) {
     NOTE.store(ptr::from_ref(note).cast_mut(), Ordering::Release);
 }
 
-/// Notes a failed request, if it failed for lack of memory. A null pointer may also mean an invalid alignment.
+/// Records the size of a failed request if it failed for lack of memory. An allocation function also returns null for
+/// other reasons, such as an invalid alignment.
 #[cold]
 fn refused(size: usize) {
     // SAFETY: errno of this thread is always readable.
@@ -41,7 +43,7 @@ fn refused(size: usize) {
 
 fn note(size: usize) {
     let note = NOTE.load(Ordering::Acquire);
-    // SAFETY: null, or a reference that lives forever.
+    // SAFETY: the pointer is null, or comes from a reference that lives forever.
     if let Some(note) = unsafe { note.as_ref() } {
         note.fetch_max(size as u64, Ordering::Relaxed);
     }
@@ -86,7 +88,8 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.
     let pointer = unsafe { __libc_realloc(old, size) };
-    // With size zero it frees and returns null on success. errno may be left over from another call.
+    // With size zero, `realloc` frees the block and returns null, although it succeeded. In this case, errno may be
+    // left over from another call, so it must not be examined.
     if size == 0 { pointer } else { checked(pointer, size) }
 }
 
@@ -165,7 +168,7 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     checked(unsafe { __libc_pvalloc(size) }, size)
 }
 
-/// C's `sbrk`, for allocators within libraries. Calls within the C library do not use it.
+/// C's `sbrk`, which allocators within libraries call. Calls from within the C library do not come here.
 ///
 /// # Safety
 ///
@@ -180,7 +183,7 @@ pub unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
     before
 }
 
-/// C's `mmap`, for allocators within libraries.
+/// C's `mmap`, which allocators within libraries call.
 ///
 /// # Safety
 ///
@@ -194,8 +197,8 @@ pub unsafe extern "C" fn mmap(
     descriptor: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    // Makes the system call directly, because the C library has no other public name for `mmap`. Calls within the C
-    // library do not use this function. SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit
+    // This makes the system call directly, because the C library has no other public name for `mmap`. Calls from within
+    // the C library do not come here. SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit
     // architectures.
     let mapped = unsafe {
         libc::syscall(
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn mmap(
     ptr::with_exposed_provenance_mut(to_index(mapped.cast_unsigned()))
 }
 
-/// C's `mmap64`, which is the same with 64-bit offsets.
+/// C's `mmap64`, which is `mmap` with 64-bit offsets.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
-//! Sandboxed processes: started in namespaces, locked down by their own code, watched and reaped by the process that
-//! started them.
+//! Starts processes in sandboxes, and watches and reaps them. A sandboxed process is started in its own namespaces, and
+//! its own code then locks it down.
 //!
-//! This module does not depend on the code that runs in them.
+//! This module does not depend on the code that runs in these processes.
 
 pub mod canary;
 pub mod confine;

@@ -1,7 +1,7 @@
-//! Turns a plan's limits into the confinement that a runner's or a compiler's process applies to itself.
+//! Turns a plan's limits into a `Confinement`, which the process of a runner or a compiler then applies to itself.
 //!
-//! The memory limits from this module do not include the memory that a process already uses when it locks down. Only
-//! the process itself can measure that amount, and adds it (`add_present_usage`).
+//! The memory limits that this module computes do not include the memory that the process already uses when it locks
+//! itself down. Only that process can measure this amount, and it adds the amount itself (`add_present_usage`).
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -18,27 +18,27 @@ use crate::sandbox::confine::{
 };
 use crate::sandbox::streams;
 
-/// Address space that glibc reserves for each thread's arena.
+/// The address space that glibc reserves for the arena of each thread.
 const ARENA: Bytes = Bytes::mib(128);
-/// Address space for libraries and their mappings.
+/// The address space that is allowed for libraries and their mappings.
 pub(crate) const LIBRARIES: Bytes = Bytes::mib(256);
-/// Processes per thread for `limits.processes = "auto"`.
+/// The number of processes that `limits.processes = "auto"` allows for each thread.
 const TASKS_PER_THREAD: u32 = 4;
-/// The largest number of processes of a compiler: a driver, its subprocesses, and a parallel linker.
+/// The largest number of processes that a build may have: a compiler driver, its subprocesses, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
-/// How long a count of root's tasks is reused.
+/// The time for which a count of root's tasks is reused.
 const RECOUNT: Duration = Duration::from_secs(1);
-/// The number of runners of one worker that can have different user numbers at the same time.
+/// The number of different user numbers that one worker gives its runners.
 const USERS_PER_WORKER: u32 = 64;
 
-/// The value of `limits.processes = "auto"`, without the other tasks of the runner's user.
+/// The number of tasks that `limits.processes = "auto"` allows a runner, not counting other tasks of the same user.
 pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
 
-/// Returns the user number for the next runner. Each worker uses a block of `USERS_PER_WORKER` numbers, derived from
-/// its pid, in turn.
+/// Returns the user number for the next runner. Each worker has a block of `USERS_PER_WORKER` numbers, which it derives
+/// from its pid, and uses these numbers in turn.
 pub(crate) fn user_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % USERS_PER_WORKER;
@@ -61,8 +61,9 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // This limit also applies to the standard streams, sealed memfds of half this size. A write beyond their
-            // end fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
+            // This limit also applies to the standard streams, which are sealed memfds of half this size. A write
+            // beyond the end of such a memfd fails with EPERM because of the seal, but a write beyond this limit would
+            // raise SIGXFSZ.
             file_size: streams::size_for(limits.output).saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
@@ -81,7 +82,7 @@ pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
     pub(crate) hidden: &'a HiddenPaths,
-    /// The folder from which the candidate's files were copied. It stays hidden: the compiler gets the copies.
+    /// The folder from which the candidate's files were copied. It stays hidden, because the compiler gets the copies.
     pub(crate) files: &'a Path,
 }
 
@@ -113,8 +114,8 @@ pub(crate) fn for_compiler(
     }
 }
 
-/// The files that a candidate's runners may read: all in the folders `readable`, and the shared libraries in the
-/// folders `libraries`.
+/// Returns the files that a candidate's runners may read: all files in the folders `readable`, and the shared libraries
+/// in the folders `libraries`.
 pub(crate) fn file_access_of_candidate(
     readable: &[PathBuf],
     libraries: &[PathBuf],
@@ -122,8 +123,8 @@ pub(crate) fn file_access_of_candidate(
 ) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
-    // Lists only the hidden paths inside readable folders, because the list must fit into one frame, and all other
-    // paths are inaccessible anyway.
+    // Only hidden paths inside readable folders are listed, because the list must fit into one frame. All other paths
+    // are inaccessible anyway.
     let mut hidden = without_links(&hidden_paths.files);
     hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
     FileAccess {
@@ -139,24 +140,25 @@ fn existing(paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().filter(|path| path.exists()).cloned().collect()
 }
 
-/// Resolves links, and leaves out paths that do not exist.
+/// Resolves symbolic links, and leaves out paths that do not exist.
 fn without_links<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
     paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
 }
 
-/// The number of copies that a zygote may make, for the next runner, after the tasks were counted.
+/// The number of copies that a zygote may make for the next runner after the user's tasks were counted.
 const COPIES_AHEAD: u32 = 1;
 
-/// A limit of `own` tasks in addition to those that this user has now. Tasks that the user starts later use up the
-/// limit.
+/// Returns a limit that allows `own` tasks in addition to those that this user has now. Tasks that the user starts
+/// later use up part of the limit.
 pub(crate) fn process_limit(own: u32) -> ProcessLimit {
     ProcessLimit { own, other_tasks: user_tasks().saturating_add(COPIES_AHEAD) }
 }
 
-/// Returns the number of threads and processes of this user, all of which RLIMIT_NPROC counts. For root, a count is
-/// reused for `RECOUNT`, because counting takes milliseconds on a machine with many processes, and the limit rarely
-/// depends on it: only in a container whose root is not the host's. Otherwise, Linux exempts root, or the runner has a
-/// user of its own.
+/// Returns the number of threads and processes of this user, all of which RLIMIT_NPROC counts.
+///
+/// For root, a count is reused for `RECOUNT`, because counting takes milliseconds on a machine with many processes, and
+/// the count rarely matters for root. It matters only in a container whose root is not the host's root. Otherwise,
+/// Linux exempts root from the limit, or the runner has a user of its own.
 fn user_tasks() -> u32 {
     thread_local! {
         static COUNTED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };
@@ -200,7 +202,8 @@ pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
     confinement
 }
 
-/// Address space and private writable memory of this process. If /proc cannot be read, returns estimates.
+/// Returns the address space and the private writable memory of this process. If /proc cannot be read, returns
+/// estimates.
 fn present_usage() -> (Bytes, Bytes) {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
         return (Bytes::gib(1), Bytes::mib(64));
@@ -208,6 +211,6 @@ fn present_usage() -> (Bytes, Bytes) {
     let pages: Vec<u64> = text.split_ascii_whitespace().filter_map(|field| field.parse().ok()).collect();
     let page = rustix::param::page_size() as u64;
     let field = |at: usize| Bytes::new(pages.get(at).copied().unwrap_or(0)).saturating_mul(page);
-    // statm: size, resident, shared, text, lib, data.
+    // The fields of statm are size, resident, shared, text, lib and data.
     (field(0), field(5))
 }

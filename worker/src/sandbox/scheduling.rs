@@ -1,5 +1,5 @@
-//! Requests short time slices or real-time priority from the scheduler, for workers that time and for runners that are
-//! timed.
+//! Requests short time slices or real-time priority from the scheduler, for workers that measure times and for runners
+//! whose calls are timed.
 
 use rustix::io::Errno;
 
@@ -37,14 +37,14 @@ pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), 
     Err(Errno::from_raw_os_error(error))
 }
 
-/// The shortest slice that Linux grants.
+/// The shortest time slice that Linux grants.
 const SHORT_SLICE_NS: u64 = 100_000;
 const SIZE_OF_ATTRIBUTES: u32 = 48;
 /// `SCHED_FIFO` and `SCHED_FLAG_RESET_ON_FORK` of `linux/sched.h`.
 const FIFO: u32 = 1;
 const RESET_ON_FORK: u64 = 1;
 
-/// `struct sched_attr` of `linux/sched/types.h`, in its first version. Policy 0 is `SCHED_OTHER`.
+/// The first version of `struct sched_attr` in `linux/sched/types.h`. Policy 0 is `SCHED_OTHER`.
 #[repr(C)]
 #[derive(Default)]
 struct SchedulingAttributes {
@@ -64,7 +64,7 @@ const _: () = assert!(size_of::<SchedulingAttributes>() == SIZE_OF_ATTRIBUTES as
 mod tests {
     use super::*;
 
-    /// Runs a test in a separate thread, because its scheduling must not affect other tests.
+    /// Runs a test in a separate thread, so that the scheduling that it sets does not affect other tests.
     fn in_a_thread<T: Send + 'static>(run: fn() -> T) -> T {
         std::thread::spawn(run).join().expect("the thread")
     }
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Field 41 of `/proc/PID/stat`.
+    /// Returns the scheduling policy, which is field 41 of `/proc/PID/stat`.
     fn policy_of(stat: &str) -> u64 {
         let fields = stat.rsplit_once(')').expect("a name").1;
         fields.split_ascii_whitespace().nth(41 - 3).expect("a policy").parse().expect("a number")

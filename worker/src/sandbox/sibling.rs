@@ -1,25 +1,25 @@
-//! Copies this process into a sibling. Both have the same parent, which watches and reaps the copy like every other
-//! runner.
+//! Copies this process into a sibling process: both have the same parent, which watches and reaps the copy like any
+//! other runner.
 //!
-//! Callers decide what the copy does. They may copy this process only while it has one thread.
+//! The caller decides what the copy does. A process may be copied only while it has a single thread.
 
 use std::ffi::c_int;
 use std::io;
 
 use super::spawn::{self, Cloned, Namespaces, SpawnError, SpawnedRunner};
 
-/// The process in which `clone_sibling` returns.
+/// The process in which `clone_sibling` has returned. It returns once in the copy and once in the original.
 pub(crate) enum Sibling {
     Copy,
     Original(SpawnedRunner),
 }
 
-/// Clones this process into new namespaces, as far as Linux grants them.
+/// Clones this process into those of the wanted namespaces that Linux grants.
 ///
 /// # Safety
 ///
-/// This process must have one thread. Afterwards, both processes own its resources, and the copy must give up those
-/// that are not meant for it.
+/// This process must have a single thread. After the call, both processes own its resources, so the copy must give up
+/// those that are not meant for it.
 pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnError> {
     let number = thread_number()?;
     let flags = libc::CLONE_PARENT | libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
@@ -35,8 +35,8 @@ pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnE
     })
 }
 
-/// Returns the location of this thread's number in the C library. `clone` writes the copy's number there, as `fork`
-/// would.
+/// Returns the location in which the C library keeps this thread's number. `clone` writes the copy's number there, as
+/// `fork` would.
 fn thread_number() -> Result<*mut c_int, SpawnError> {
     let refused = |source| SpawnError::Prepare { action: "looking for this thread's number", source };
     let mut location: *mut c_int = std::ptr::null_mut();
@@ -44,7 +44,8 @@ fn thread_number() -> Result<*mut c_int, SpawnError> {
     if unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut location) } != 0 {
         return Err(refused(io::Error::last_os_error()));
     }
-    // SAFETY: the location that was registered when this thread started, if any; it lives as long as the thread.
+    // SAFETY: this is the location that was registered when this thread started, if any. It lives as long as the
+    // thread.
     let number = if location.is_null() { 0 } else { unsafe { *location } };
     if number == rustix::thread::gettid().as_raw_nonzero().get() {
         Ok(location)

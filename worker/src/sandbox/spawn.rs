@@ -1,10 +1,11 @@
-//! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own executable.
+//! Starts a runner: calls `clone` with a pidfd and new namespaces, and then executes our own executable by its
+//! descriptor.
 //!
 //! The runner's main locks the process down (`sandbox::confine`). [`RunnerHandle`](super::handle::RunnerHandle)
 //! controls the runner after the start.
 //!
-//! `std::process::Command` can neither create namespaces nor return a pidfd. Some container filters refuse `clone3`
-//! with ENOSYS, so the system call is `clone`.
+//! `std::process::Command` can neither create namespaces nor return a pidfd. This file calls `clone` and not `clone3`,
+//! because the filters of some containers refuse `clone3` with ENOSYS.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -17,9 +18,10 @@ use opt_shared::message::Protection;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
-    /// A PID namespace. The runner is pid 1: it sees only processes that it started, and they end with it.
+    /// Requests a PID namespace. In it, the runner is pid 1: it sees only processes that it has started, and they end
+    /// with it.
     pub pid: bool,
-    /// An IPC namespace. The runner cannot reach System V segments and message queues of the host.
+    /// Requests an IPC namespace, in which the runner cannot reach System V segments and message queues of the host.
     pub ipc: bool,
 }
 
@@ -35,8 +37,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces need a user namespace. It has no id maps, so permissions stay the
-        // same, and exec drops the capabilities.
+        // Without privileges, the other namespaces can be created only together with a user namespace. This user
+        // namespace has no id maps, so the process's permissions stay the same, and exec drops its capabilities.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -44,15 +46,15 @@ impl Namespaces {
     }
 }
 
-/// A runner that has been started. Turn it into a [`RunnerHandle`](super::handle::RunnerHandle) at once: dropping
-/// this does not end the process.
+/// A runner that has been started. Turn it into a [`RunnerHandle`](super::handle::RunnerHandle) at once, because
+/// dropping a `SpawnedRunner` does not end the process.
 #[derive(Debug)]
 pub struct SpawnedRunner {
     /// Its pid in the worker's PID namespace.
     pub pid: u32,
     pub pidfd: OwnedFd,
     pub namespaces_used: Namespaces,
-    /// The namespaces as protections, including refused ones.
+    /// The wanted namespaces as protections. Refused ones are marked as missing.
     pub protections: Vec<Protection>,
 }
 
@@ -81,7 +83,7 @@ pub enum SpawnError {
 
 /// In a sandboxed process, the descriptor of the socket to the process that started it.
 pub const SOCKET_FD: i32 = 3;
-/// The steps that can fail in the new process. It sends the index of the failed step through a pipe.
+/// The steps that can fail in the new process. If one does, the process sends the index of this step through a pipe.
 const CHILD_STEPS: [&str; 2] =
     ["giving an inherited descriptor its number", "execveat of our own executable"];
 const STEP_DUP: u32 = 0;
@@ -92,25 +94,28 @@ const EXEC_FAILED: c_int = 127;
 /// One more than the highest signal number of Linux.
 const SIGNAL_END: c_int = 65;
 
-/// The data that the child uses. It is prepared before the clone, because the child must not allocate.
+/// The data that the child uses between clone and exec. It is prepared before the clone, because the child must not
+/// allocate.
 struct ChildPlan<'a> {
     executable: RawFd,
     arguments: &'a [*const c_char],
     environment: &'a [*const c_char],
-    /// Pairs of source and target numbers. No source is the target of another pair; see `spawn_runner`.
+    /// Pairs of a descriptor's present number and the number that it gets. No present number is also a new number of
+    /// another pair; see `spawn_runner`.
     descriptors: &'a [(RawFd, RawFd)],
-    /// Inclusive ranges to close: everything except targets, the executable and the report pipe.
+    /// Inclusive ranges of descriptors to close. They contain everything except the new numbers, the executable and the
+    /// report pipe.
     close: &'a [(u32, u32)],
     report: RawFd,
     mask: &'a libc::sigset_t,
     default_action: &'a libc::sigaction,
 }
 
-/// Starts `executable` with the descriptors in `inherited`, each at its given number. Before Linux 5.9, the runner also
-/// inherits descriptors that are not close-on-exec.
+/// Starts `executable` with the descriptors in `inherited`, each under the number beside it. Before Linux 5.9, the
+/// runner also inherits all other descriptors that are not close-on-exec.
 ///
 /// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as
-/// the worker. The caller must also provide the standard streams, as numbers 0, 1 and 2 of `inherited`.
+/// the worker. `inherited` must also contain the standard streams, with the numbers 0, 1 and 2.
 pub fn spawn_runner(
     executable: BorrowedFd<'_>,
     arguments: &[&CStr],
@@ -120,8 +125,8 @@ pub fn spawn_runner(
 ) -> Result<SpawnedRunner, SpawnError> {
     let prepare =
         |action| move |source: rustix::io::Errno| SpawnError::Prepare { action, source: source.into() };
-    // Duplicate the descriptors to numbers above all targets, so that placing one never overwrites another that is not
-    // placed yet.
+    // First duplicate all descriptors to numbers above all targets. Otherwise, moving one descriptor to its target
+    // could overwrite another one that has not been moved yet.
     let floor = inherited.iter().map(|(_, target)| *target).max().unwrap_or(2).max(2).saturating_add(1);
     let lift = |fd: BorrowedFd<'_>| {
         rustix::io::fcntl_dupfd_cloexec(fd, floor).map_err(prepare("duplicating a descriptor"))
@@ -161,7 +166,7 @@ pub fn spawn_runner(
         with_fallback(namespaces, |namespaces| clone_child(&plan, namespaces.flags()))?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
-        // This wait is short, because the child exits right after its report. It reaps no other process.
+        // The child exits right after its report, so this wait is short. It reaps only this child.
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
         });
@@ -170,8 +175,9 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Requests all wanted namespaces, then all but the IPC namespace, then none, because a container may allow only some.
-/// Also returns each wanted namespace as a protection, present or missing.
+/// Calls `clone` with all wanted namespaces, and if that is refused, with all but the IPC namespace, and then with
+/// none, because a container may allow only some. Also returns each wanted namespace as a protection, present or
+/// missing.
 pub(super) fn with_fallback<T>(
     wanted: Namespaces,
     mut clone: impl FnMut(Namespaces) -> io::Result<T>,
@@ -196,9 +202,10 @@ pub(super) fn with_fallback<T>(
     Err(SpawnError::Clone { source: refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EPERM)) })
 }
 
-/// Returns true for errors about namespaces, and false for errors that mean a lack of processes or memory.
+/// Returns true if an error means that namespaces are refused, and false if it means a lack of processes or memory.
 fn is_namespace_refusal(error: &io::Error) -> bool {
-    // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same in older versions of Linux.
+    // ENOSPC: there are too many namespaces, or they are nested too deeply. Older versions of Linux return EUSERS
+    // instead.
     matches!(
         error.raw_os_error(),
         Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL | libc::ENOSYS)
@@ -231,15 +238,15 @@ fn namespace_protections(
 fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
     let every_signal = full_signal_set();
     let mut previous = every_signal;
-    // Signals stay blocked during the clone, so that none of our handlers runs in the child.
+    // Signals are blocked during the clone, so that none of our handlers runs in the child.
     // SAFETY: both sets are initialised and live; pthread_sigmask changes only this thread's mask.
     let masked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const every_signal, &raw mut previous) };
     if masked != 0 {
         return Err(io::Error::from_raw_os_error(masked));
     }
-    // SAFETY: the child calls only `run_child`, which never returns and allocates nothing, because another thread may
-    // have held the allocator's lock. Its copy of memory contains `plan`.
+    // SAFETY: the child calls only `run_child`, which never returns. `run_child` allocates nothing, because at the time
+    // of the clone another thread may have held the allocator's lock. The child's copy of memory contains `plan`.
     let cloned = unsafe {
         match clone(namespace_flags, std::ptr::null_mut()) {
             Ok(Cloned::Copy) => run_child(plan),
@@ -252,27 +259,28 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
     cloned
 }
 
-/// The process in which `clone` returns.
+/// The process in which `clone` has returned. It returns once in the copy and once in the original.
 pub(super) enum Cloned {
     Copy,
-    /// The calling process, with the pid and the pidfd of the new one.
+    /// The calling process. Contains the pid and the pidfd of the new process.
     Original(u32, OwnedFd),
 }
 
-/// Calls `clone` once without CLONE_VM, with a pidfd and these flags. `child_tid` is the location for
-/// CLONE_CHILD_SETTID.
+/// Calls `clone` once, with a pidfd and the given flags, and without CLONE_VM. `child_tid` is the location that
+/// CLONE_CHILD_SETTID uses.
 ///
 /// # Safety
 ///
-/// The requirements of `fork` apply: only the calling thread lives on in the copy, and locks that other threads held
-/// stay locked. `child_tid` must be null, or the location in which the C library keeps this thread's number.
+/// The requirements of `fork` apply: only the calling thread continues in the copy, and locks that other threads held
+/// at the time stay locked there. `child_tid` must be null, or the location in which the C library keeps this thread's
+/// number.
 pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cloned> {
     let flags = i64::from(libc::CLONE_PIDFD | libc::SIGCHLD | flags);
     let mut pidfd: c_int = -1;
-    // SAFETY: without CLONE_VM the child has a copy of our memory. With a null stack it continues on its copy of this
-    // stack, as after fork. With CLONE_PIDFD the third argument is where Linux stores the descriptor, and `pidfd`
-    // outlives the call. The order of the last two arguments depends on the architecture; no thread-local storage is
-    // given.
+    // SAFETY: without CLONE_VM, the child has a copy of our memory. Because the stack argument is null, the child
+    // continues on its copy of this stack, as after fork. With CLONE_PIDFD, Linux stores the descriptor at the third
+    // argument, and `pidfd` outlives the call. The order of the last two arguments depends on the architecture; one of
+    // them would set up thread-local storage, which is not requested.
     let result = unsafe {
         #[cfg(target_arch = "x86_64")]
         let result = libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, child_tid, 0_usize);
@@ -283,7 +291,7 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     match u32::try_from(result) {
         Err(_) => Err(io::Error::last_os_error()),
         Ok(0) => Ok(Cloned::Copy),
-        // SAFETY: Linux has just stored a new descriptor there, and nothing else owns it.
+        // SAFETY: Linux has just stored a new descriptor there, and nothing else owns that descriptor.
         Ok(pid) => Ok(Cloned::Original(pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }
@@ -297,17 +305,17 @@ fn full_signal_set() -> libc::sigset_t {
     }
 }
 
-/// Prepares the child and executes the program. Does not return.
+/// Sets up signals and descriptors in the child, and then executes the program. Does not return.
 ///
 /// # Safety
 ///
-/// Call it only in a new child of `clone` without CLONE_VM. Every function that it calls is async-signal-safe.
+/// Call it only in a new child of `clone` without CLONE_VM. It calls only async-signal-safe functions.
 unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
     // null-terminated where Linux expects it. Errors are reported; nothing unwinds.
     unsafe {
-        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The signals that cannot be set need
-        // no reset.
+        // Exec resets handlers but keeps ignored signals ignored, and Rust's runtime ignores SIGPIPE. For the signals
+        // whose action cannot be changed, this call fails, but they need no reset.
         for signal in 1..SIGNAL_END {
             libc::sigaction(signal, plan.default_action, std::ptr::null_mut());
         }
@@ -317,8 +325,8 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
             }
         }
         for (first, last) in plan.close {
-            // Linux before 5.9 does not have this call. Our own descriptors are close-on-exec, and the runner closes
-            // the others.
+            // Linux before 5.9 does not have this call. In that case, exec closes our own descriptors, which are
+            // close-on-exec, and the runner closes the others.
             libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
         }
         libc::sigprocmask(libc::SIG_SETMASK, plan.mask, std::ptr::null_mut());
@@ -338,7 +346,7 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
 ///
 /// # Safety
 ///
-/// The same as for `run_child`.
+/// The requirements of `run_child` apply.
 unsafe fn give_up(report: RawFd, step: u32) -> ! {
     // SAFETY: errno is thread-local and this process has one thread; the message is on this stack.
     unsafe {
@@ -349,8 +357,8 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
     }
 }
 
-/// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded, or that
-/// the child was killed before exec; the runner's handle then reports the death.
+/// Waits until the pipe is closed. Eight bytes are the report of a child that failed. No bytes mean that exec
+/// succeeded, or that the child was killed before exec. In the latter case, the runner's handle reports the death.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {
@@ -372,7 +380,7 @@ fn null_terminated<'a>(texts: impl Iterator<Item = &'a CStr>) -> Vec<*const c_ch
     texts.map(CStr::as_ptr).chain([std::ptr::null()]).collect()
 }
 
-/// The inclusive ranges of descriptor numbers that contain none of `kept`.
+/// Returns the inclusive ranges of descriptor numbers that contain none of `kept`.
 pub(crate) fn gaps_between(mut kept: Vec<RawFd>) -> Vec<(u32, u32)> {
     kept.sort_unstable();
     kept.dedup();

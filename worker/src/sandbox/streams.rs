@@ -1,5 +1,6 @@
-//! Standard output and standard error of runners, compilers and zygotes: small memfds whose size is sealed. Excess
-//! output neither blocks the candidate nor fills memory: writes beyond the size fail, and their bytes are lost.
+//! The standard output and standard error of runners, compilers and zygotes. Each stream is a small memfd whose size is
+//! sealed. Excess output neither blocks the candidate nor fills memory, because writes beyond the size fail and their
+//! bytes are lost.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,13 +9,13 @@ use rustix::io::pread;
 
 use crate::memfd;
 
-/// One stream. `size` is in bytes, a multiple of the page size.
+/// One output stream. `size` is in bytes, and is a multiple of the page size.
 pub(crate) struct Stream {
     memfd: OwnedFd,
     size: u64,
 }
 
-/// Returns the size of a stream whose output is limited to `limit`: the limit, rounded up to whole pages.
+/// Returns the size of a stream whose output is limited to `limit`, which is the limit rounded up to whole pages.
 pub(crate) fn size_for(limit: Bytes) -> Bytes {
     Bytes::new(limit.get().next_multiple_of(rustix::param::page_size() as u64))
 }
@@ -33,8 +34,8 @@ impl Stream {
         Bytes::new(self.size)
     }
 
-    /// The number of bytes written so far, read from the position of the shared file description. A hostile writer may
-    /// have moved the position, so the number is clamped to the size.
+    /// Returns the number of bytes written so far, which is the position of the file description that is shared with
+    /// the writer. A hostile writer may have moved the position, so the number is clamped to the size.
     fn written(&self) -> u64 {
         rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
     }
@@ -44,14 +45,14 @@ impl Stream {
         self.size <= self.written()
     }
 
-    /// The last `max_bytes` bytes of the output, as text without control characters other than line ends and tabs.
+    /// Returns the last `max_bytes` bytes of the output, as text without control characters except line ends and tabs.
     pub(crate) fn tail(&self, max_bytes: usize) -> String {
         let written = self.written();
         let from = written.saturating_sub(max_bytes as u64);
         self.text(from, written)
     }
 
-    /// The first `max_bytes` bytes, in the same form.
+    /// Returns the first `max_bytes` bytes of the output, in the same form.
     pub(crate) fn head(&self, max_bytes: usize) -> String {
         let to = self.written().min(max_bytes as u64);
         self.text(0, to)

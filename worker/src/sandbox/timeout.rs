@@ -1,8 +1,8 @@
 //! Measures how much of its time limit a runner or a compiler has used.
 //!
-//! The worker sums up its own waits for the process. Each wait counts for at most its nominal length, even if it takes
-//! longer because the machine is suspended, the process tree is frozen, or the worker has no CPU. The time for which
-//! the process's first thread waited for a CPU extends the limit, up to a bound.
+//! The worker adds up the times for which it waited for the process. Each wait counts for at most its nominal length,
+//! even if it takes longer because the machine is suspended, the process tree is frozen, or the worker gets no CPU. The
+//! time for which the process's first thread waited for a CPU extends the limit, up to a bound.
 
 use std::time::{Duration, Instant};
 
@@ -14,33 +14,33 @@ use opt_shared::process_text;
 pub(crate) struct Timeout {
     pid: u32,
     limit: Duration,
-    /// The sum of the waits that count.
+    /// The total length of the waits that count towards the limit.
     spent: Duration,
-    /// The end of the last wait.
+    /// The time at which the last wait ended.
     since: Instant,
-    /// The time for which the process had waited for a CPU at the first reading of that figure.
+    /// The time for which the process's first thread had already waited for a CPU when this was first read. It is
+    /// subtracted from later readings.
     queued_before: Option<Duration>,
-    /// The sum of the waits after which the process was found stopped by another process.
+    /// The total length of the waits that do not count, because the process was found stopped after them.
     stopped: Duration,
     scope: StopScope,
 }
 
-/// The processes whose stop explains why a process does not end.
+/// The processes that are checked for a stop, which would explain why a process does not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopScope {
     Process,
-    /// The process and its descendants, such as the cc1 of a cc. Not for processes that run a candidate's code, because
-    /// that code could stop its own children.
+    /// The process and its descendants, such as the `cc1` that a `cc` has started. Do not use this for processes that
+    /// run a candidate's code, because that code could stop its own children.
     Tree,
 }
 
-/// While another process has stopped the process, waits of up to this total do not count. Later ones count like any
-/// other.
+/// While somebody else has stopped the process, waits of up to this total do not count. Later waits count as usual.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest wait after which the process is checked for a stop. A shorter wait may be part of a timed block, which
 /// a check would disturb.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
-/// The search for the processes of a tree ends at this number. A compiler is allowed far fewer.
+/// The largest number of processes of a tree that are checked. A compiler is allowed far fewer.
 const MAX_TREE: usize = 1024;
 
 impl Timeout {
@@ -60,7 +60,7 @@ impl Timeout {
         Self { scope, ..self }
     }
 
-    /// Counts the wait that has just ended, for at most `nominal`. Returns true if the limit is reached.
+    /// Counts the wait that has just ended, for at most `nominal`. Returns true if the time limit has been reached.
     pub(crate) fn ends_after(&mut self, nominal: Duration) -> bool {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
@@ -69,7 +69,7 @@ impl Timeout {
             self.stopped += waited;
             return false;
         }
-        // Read after the first wait, because most processes end within it.
+        // This is read only after the first wait, because most processes end during that wait.
         let pid = self.pid;
         let before = *self.queued_before.get_or_insert_with(|| queued(pid).unwrap_or_default());
         self.spend(waited, || queued(pid).unwrap_or_default().saturating_sub(before))
@@ -81,13 +81,13 @@ impl Timeout {
     }
 }
 
-/// The reason to record if a process is killed because it has reached its limit.
+/// Returns the reason to record if a process is killed because it has reached its time limit.
 pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason {
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate cannot stop itself in
-/// either way.
+/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate can cause neither of
+/// these stops itself.
 fn is_stopped(pid: u32, scope: StopScope) -> bool {
     let mut tree = vec![pid];
     let mut next = 0;
@@ -105,13 +105,13 @@ fn is_stopped(pid: u32, scope: StopScope) -> bool {
     false
 }
 
-/// Returns true if a tracer, such as a debugger, is attached to a process. A candidate cannot attach one.
+/// Returns true if a tracer, such as a debugger, is attached to the process. A candidate cannot attach one.
 pub(crate) fn is_traced(pid: u32) -> bool {
     let status = process_text::read(pid, "status").unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("TracerPid:")).any(|tracer| tracer.trim() != "0")
 }
 
-/// The children of all threads of a process; none if Linux does not list them.
+/// Returns the children of all threads of a process, or none if Linux does not list them.
 fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -120,7 +120,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The time that the process's first thread has waited for a CPU; `None` if Linux does not count it.
+/// Returns the time for which the process's first thread has waited for a CPU, or `None` if Linux does not count it.
 fn queued(pid: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

@@ -1,4 +1,4 @@
-//! Stores artifacts in the run's `artifacts` folder, named by their digests.
+//! Stores artifacts in the run's `artifacts` folder, under the names of their digests.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,19 +17,21 @@ use super::{BuildError, file};
 #[derive(Debug)]
 pub(crate) enum Kept {
     Artifact(Artifact),
-    /// The artifact exceeds the limit, and was not stored.
+    /// The artifact is larger than the limit, so it was not stored.
     TooLarge {
         bytes: Bytes,
     },
 }
 
-/// Opens a file that a build has written. Returns `None` if it cannot be opened or is not a regular file. Links are
-/// refused, because a build that runs its source could leave a link to a file that only the worker can read.
+/// Opens a file that a build has written. Returns `None` if the file cannot be opened or is not a regular file.
+///
+/// Symbolic links are refused, because a build that runs its source could leave a link to a file that only the worker
+/// can read.
 pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_SYMLINKS;
     let opened = match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6, a link is refused only as the last component of the path.
+        // Before Linux 5.6, a link can be refused only if it is the last component of the path.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(path, flags, Mode::empty()),
         other => other,
     };
@@ -37,8 +39,8 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Copies an artifact of at most `limit` to the folder, atomically, even if the folder already contains the same bytes.
-/// `source_path` is for messages.
+/// Copies an artifact of at most `limit` bytes to the folder `artifacts`. The copy appears there atomically, even if
+/// the folder already contains the same artifact. `source_path` is used only in messages.
 pub(crate) fn keep(
     source: fs::File,
     source_path: &Path,
@@ -52,15 +54,15 @@ pub(crate) fn keep(
     if limit < bytes {
         return Ok(Kept::TooLarge { bytes });
     }
-    // If the file grows after this, only the first `size` bytes are copied.
+    // If the file grows from now on, only the first `size` bytes are copied.
     let mut source = source.take(size);
     let part = artifacts.join(format!(".part-{}", std::process::id()));
     let mut target = fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        // The runner's own user must be able to read the file. Nothing starts it as a program, so it needs no execute
-        // bit.
+        // The runner's own user must be able to read the file. The file is never started as a program, so it needs no
+        // execute bit.
         .mode(0o644)
         .open(&part)
         .map_err(file("writing", &part))?;
@@ -78,7 +80,7 @@ pub(crate) fn keep(
     let digest = hasher.finalize().to_hex().to_string();
     let path = artifacts.join(kind.file_name(&digest));
     fs::rename(&part, &path).map_err(file("moving the artifact to", &path))?;
-    // A new name survives a crash only if its folder is synced.
+    // The new name survives a crash of the machine only if its folder is synced.
     fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;
     Ok(Kept::Artifact(Artifact { digest, path, bytes }))
 }

@@ -1,4 +1,4 @@
-//! C and C++: one command of a compiler driver builds a shared library from the sources.
+//! Builds C and C++ candidates: one command of a compiler driver makes a shared library from the sources.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,16 +19,17 @@ impl Toolchain for C {
     }
 }
 
-/// The arguments that a language adds to a command.
+/// The arguments that the toolchain of a language adds to a command.
 #[derive(Default)]
 pub(super) struct Parts {
-    /// Placed before the plan's own flags, which can therefore override them.
+    /// Options that are placed before the plan's own flags, so that the plan's flags can override them.
     pub(super) flags: Vec<OsString>,
     pub(super) sources: Vec<OsString>,
-    /// Header folders that are searched after the plan's. Warnings about their headers are off (`-isystem`).
+    /// Header folders that are searched after the plan's. The compiler prints no warnings about their headers
+    /// (`-isystem`).
     pub(super) system_include: Vec<PathBuf>,
     pub(super) library_path: Vec<PathBuf>,
-    /// Placed after the plan's own libraries.
+    /// Libraries that are placed after the plan's own libraries.
     pub(super) libraries: Vec<OsString>,
 }
 
@@ -42,15 +43,15 @@ impl Parts {
     }
 }
 
-/// Returns the argument for a library of the plan: a path or an option as it is, and a name with `-l`.
+/// Returns the argument for a library of the plan. A path or an option stays as it is, and a name gets the prefix `-l`.
 pub(super) fn library_argument(library: &str) -> OsString {
     let is_name = !library.contains('/') && !library.starts_with('-');
     if is_name { format!("-l{library}").into() } else { library.into() }
 }
 
 /// Returns the command `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L…
-/// LIBRARIES`. `FLAGS` are those of `parts`, then the plan's `flags` and `extra_flags`. Sources have paths relative to
-/// their folder, to keep messages short.
+/// LIBRARIES`. `FLAGS` are the flags of `parts`, then the plan's `flags` and `extra_flags`. The paths of sources are
+/// relative to their folder, so that messages are short.
 pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {
@@ -94,7 +95,7 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
     }
 }
 
-/// Returns a path that cannot be mistaken for an option.
+/// Returns a form of this path that cannot be mistaken for an option.
 pub(super) fn operand(relative: &Path) -> OsString {
     match relative.as_os_str().as_encoded_bytes().first() {
         Some(b'-' | b'@') => Path::new(".").join(relative).into(),
@@ -102,8 +103,8 @@ pub(super) fn operand(relative: &Path) -> OsString {
     }
 }
 
-/// Returns the flag that maps paths in debug information back to the original sources, because the copies are deleted.
-/// `None` if no flag requests debug information.
+/// Returns the flag that makes debug information refer to the original sources, because the copies are deleted after
+/// the build. Returns `None` if no flag requests debug information.
 fn debug_paths(flags: &[OsString], folders: &Folders<'_>) -> Option<OsString> {
     flags.iter().any(|flag| flag.as_encoded_bytes().starts_with(b"-g") && flag != "-g0").then(|| {
         let mut flag = OsString::from("-fdebug-prefix-map=");

@@ -1,5 +1,6 @@
-//! Runs a compiler once in a sandboxed process: starts it, waits for it, kills it if needed, and reaps it. In contrast
-//! to a runner (`session::host::process`), the process runs a program of the user's machine on untrusted input.
+//! Runs a compiler once in a sandboxed process: starts it, waits for its end, kills it if needed, and reaps it. In
+//! contrast to a runner (`session::host::process`), this process runs a program that the machine's user has installed,
+//! on untrusted input.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,17 +24,18 @@ use crate::sandbox::spawn::{SpawnError, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::{self, StopScope, Timeout};
 
-/// The number of bytes of a compiler's output that are kept while it runs.
+/// The size of the part of a compiler's output that is kept while the compiler runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// The page cache that a compiler may use in its control group, for its programs and libraries and the files that it
-/// reads and writes.
+/// The size of the page cache that a compiler may use in its control group, for its programs and libraries and for the
+/// files that it reads and writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
-/// The longest single wait for the end of a build. After each, the room on the disk and the time limit are checked.
+/// The longest single wait for the end of a build. After each wait, the free space of the disk and the time limit are
+/// checked.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// An error that prevents the worker from running a compiler. No candidate is to blame.
+/// An error that prevents the worker from running a compiler. No candidate is to blame for such an error.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompilerError {
     #[error("starting its process")]
@@ -53,7 +55,7 @@ pub(crate) enum CompilerError {
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
-    /// True if the program is a library that our own process loads.
+    /// True if the compiler is NVRTC, a library that our own process loads.
     pub(crate) is_nvrtc: bool,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
@@ -62,21 +64,21 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) file_access: CompilerFileAccess<'a>,
     pub(crate) memory: Bytes,
     pub(crate) largest_file: Bytes,
-    /// True if the program runs code of the candidate. That code could stop programs that it has started, so their
-    /// stops do not extend the time limit.
+    /// True if the compiler runs code of the candidate. Such code could stop the programs that it has started, so stops
+    /// of these programs do not extend the time limit.
     pub(crate) runs_source: bool,
 }
 
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
-    /// True if a control group above the compiler's own refused a process or thread while the compiler ran.
+    /// True if a control group above the compiler's own has refused a process or thread while the compiler ran.
     pub(crate) tasks_refused: bool,
-    /// The beginning of the output. If `is_truncated` is true, more may have followed.
+    /// The beginning of the output. If `is_truncated` is true, more output may have followed.
     pub(crate) log: String,
     pub(crate) is_truncated: bool,
     pub(crate) peak_owed: Bytes,
-    /// The least room that was seen on the scratch folder's disk; `None` if it could not be read.
+    /// The smallest free space that was seen on the scratch folder's disk, or `None` if it could not be read.
     pub(crate) least_room: Option<Room>,
 }
 
@@ -90,7 +92,7 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    /// Starts the process, waits until the supervisor watches its memory, and orders it to run the compiler.
+    /// Starts the process, waits until the supervisor watches its memory, and then orders it to run the compiler.
     pub(crate) fn start(link: &Link, spec: &CompilerSpec<'_>) -> Result<Self, CompilerError> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -142,7 +144,7 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Waits for the compiler's end. If the compiler exceeds `timeout`, returns the reason for ending it.
+    /// Waits for the compiler's end. If the compiler exceeds `timeout`, returns the reason for which it must be killed.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<Option<KillReason>, CompilerError> {
         let pid = self.handle.pid();
         let scope = if self.runs_source { StopScope::Process } else { StopScope::Tree };
@@ -164,7 +166,7 @@ impl Compiler {
         self.least_room = self.least_room.zip(now).map(|(least, now)| least.least(now));
     }
 
-    /// Asks the supervisor to kill the compiler, and kills it itself if the supervisor does not.
+    /// Asks the supervisor to kill the compiler. If the supervisor does not do so, kills the compiler itself.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), CompilerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {
@@ -177,7 +179,7 @@ impl Compiler {
     pub(crate) fn finish(mut self, link: &Link) -> Result<CompilerEnd, CompilerError> {
         self.look_at_room();
         let permission = link.runner_died(self.handle.pid())?;
-        // Our own code replies only if it could not run the compiler.
+        // Our own code in this process sends a reply only if it could not run the compiler.
         if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
             return Err(CompilerError::Setup { text });

@@ -1,5 +1,5 @@
-//! CUDA with host code: nvcc builds a shared library, whose calls to the CUDA runtime are redirected to the runtime of
-//! the emulated device.
+//! Builds CUDA candidates with host code: nvcc makes a shared library, whose calls of the CUDA runtime are redirected
+//! to the runtime of the emulated device.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::nvrtc::{PTX_FOR, name_that_a_shell_changes, nvcc};
 use super::{Folders, Program, Recipe, Step, Toolchain};
 use crate::runner::cudart::FUNCTIONS;
 
-/// Options that name an architecture. With one of them, the default architecture is left out.
+/// Options that select an architecture. If a plan contains one of them, the default architecture is not passed.
 const ARCHITECTURE: [&str; 5] = ["-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code"];
 
 pub(super) struct Cuda;
@@ -24,8 +24,8 @@ impl Toolchain for Cuda {
     }
 }
 
-/// Returns the command `NVCC -shared … FLAGS -I… -isystem… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. It has the
-/// candidate's `extra_flags`, but not `[build] flags`, which are for a C compiler.
+/// Returns the command `NVCC -shared … FLAGS -I… -isystem… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. The command has
+/// the candidate's `extra_flags`, but not `[build] flags`, because those are for a C compiler.
 pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Recipe {
     let build = &task.build;
     let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
@@ -74,7 +74,7 @@ pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> R
 const MISSING: &str = "nvcc, the compiler for CUDA with host code, was not found (name a folder of the CUDA toolkit, or of a Python \
      environment with `nvidia-cuda-nvcc`, in [build] toolchain)";
 
-/// Returns the compiler that a build with these folders would use, as `yes nvcc, PATH`, or `no` and the reason.
+/// Describes the compiler that a build with these folders would use: `yes nvcc, PATH`, or `no` and the reason.
 pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     nvcc(toolchain).map_or_else(|| format!("no {MISSING}"), |path| format!("yes nvcc, {}", path.display()))
 }

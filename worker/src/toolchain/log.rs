@@ -4,9 +4,9 @@ use std::path::Path;
 
 use opt_shared::kernel_files::LeftOut;
 
-/// Names that gcc, clang and nvcc give to the signals after which a build is repeated: signals sent from outside, and
-/// those of a failing disk and of the limit on file sizes. Signals of a crashing compiler, such as SIGSEGV, are
-/// missing, because the source causes them every time.
+/// The names that gcc, clang and nvcc give to the signals after which a build is repeated. These are signals from
+/// outside, and the signals that a failing disk or the limit on file sizes causes. Signals of a crashing compiler, such
+/// as SIGSEGV, are not in the list, because the source causes them every time.
 const EXTERNAL_SIGNALS: [&str; 8] = [
     "Killed",
     "Kill signal",
@@ -19,8 +19,8 @@ const EXTERNAL_SIGNALS: [&str; 8] = [
 ];
 
 /// Splits a line that a program of the toolchain prints about itself into the part before the colon (`cc`, `nvcc
-/// fatal`) and the complaint. `None` for other lines, such as diagnostics of a source, which begin with a path and a
-/// line number.
+/// fatal`) and the complaint. Returns `None` for all other lines. Diagnostics of a source, for example, begin with a
+/// path and a line number.
 fn own_line(line: &str) -> Option<(&str, &str)> {
     let (program, complaint) = line.split_once(": ")?;
     let program = program.trim_end();
@@ -32,8 +32,8 @@ fn own_line(line: &str) -> Option<(&str, &str)> {
     (!name.contains([':', '('])).then_some((program, complaint))
 }
 
-/// Returns the complaint of a diagnostic of this severity about a place in a source: `k.c:9:1: fatal error: …`,
-/// `k.s:9: Error: …`, or `k.cu(9): error: …`. The name of the source may contain anything, because `#line` sets it.
+/// Returns the complaint of a diagnostic of this severity that is about a place in a source: `k.c:9:1: fatal error: …`,
+/// `k.s:9: Error: …`, or `k.cu(9): error: …`. The name of the source may contain anything, because `#line` can set it.
 fn located<'a>(line: &'a str, severity: &str) -> Option<&'a str> {
     line.match_indices(severity).find_map(|(at, _)| {
         let place = line[..at].strip_suffix(": ")?;
@@ -44,7 +44,7 @@ fn located<'a>(line: &'a str, severity: &str) -> Option<&'a str> {
     })
 }
 
-/// Messages of a linker about sources that do not fit together, or that do not fit into a library.
+/// Messages of a linker that say that the sources do not fit together, or do not fit into a library.
 const LINK_ERRORS: [&str; 5] = [
     "undefined reference to ",
     "multiple definition of ",
@@ -53,9 +53,9 @@ const LINK_ERRORS: [&str; 5] = [
     "can not be used when making a shared object",
 ];
 
-/// The last lines of a log, in which programs of the toolchain report their own failures. A source can make a compiler
-/// print any line, but none after the report of the program that failed. Once a linker reports something, the compiler
-/// has succeeded, so lines before the linker's do not count.
+/// Returns the last lines of a log, in which programs of the toolchain report their own failures. A source can make a
+/// compiler print any line, but none after the report of the program that failed. When a linker reports something, the
+/// compiler must have succeeded, so lines before the linker's do not count.
 fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     let is_of_the_linker = |program: &str| {
         let name = program.rsplit('/').next().unwrap_or(program);
@@ -71,8 +71,8 @@ fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true for a line that may follow the report of a failure, such as an excerpt of the source (`12 | }`) or the
-/// line below it that marks the place (`| ^`).
+/// Returns true for a line that may follow the report of a failure. Such a line is an excerpt of the source (`12 | }`),
+/// or the line below an excerpt that marks the place (`| ^`).
 fn is_epilogue(line: &str) -> bool {
     let line = line.trim();
     let is_excerpt = line
@@ -85,7 +85,7 @@ fn is_epilogue(line: &str) -> bool {
         || line.starts_with("See <")
 }
 
-/// The program that reports its own failure in this line; `None` for other lines.
+/// Returns the program that reports its own failure in this line, or `None` for all other lines.
 fn own_program(line: &str) -> Option<&str> {
     if let Some((program, _)) = own_line(line) {
         return Some(program);
@@ -96,10 +96,10 @@ fn own_program(line: &str) -> Option<&str> {
     is_of_a_compiler.then_some("cc")
 }
 
-/// Returns true if the compiler found a mistake in the source. The build then fails whatever else happened.
+/// Returns true if the compiler found a mistake in the source. If so, the build fails regardless of other messages.
 ///
-/// A source can make a compiler print any line (`#pragma message "\ncc: …"`), so lines about the machine count only if
-/// there is no such mistake. A correct source would gain nothing by faking lines about the machine.
+/// A source can make a compiler print any line (`#pragma message "\ncc: …"`). So lines about the machine count only if
+/// the compiler found no such mistake. A correct source would gain nothing by faking lines about the machine.
 pub(crate) fn blames_the_source(log: &str) -> bool {
     log.lines().any(|line| {
         ["error: ", "Error: "].iter().any(|severity| located(line, severity).is_some())
@@ -107,8 +107,8 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
     })
 }
 
-/// Returns a digest of the output that is the same in each build of the same source: it leaves out what differs in
-/// paths below the scratch folder.
+/// Returns a digest of the output that is the same for each build of the same source. Paths in the scratch folder are
+/// left out of it, because they may differ.
 pub(crate) fn digest(log: &str, scratch: &Path) -> String {
     let scratch = scratch.to_string_lossy();
     let ends_path = |c: char| c.is_whitespace() || "'\"`:;,()\u{2018}\u{2019}".contains(c);
@@ -146,7 +146,7 @@ pub(crate) fn part_is_missing(log: &str) -> bool {
     })
 }
 
-/// Returns true if the compiler's driver reports that one of its programs wrote more than a file may hold.
+/// Returns true if the compiler's driver reports that one of its programs exceeded the limit on the size of a file.
 pub(crate) fn part_wrote_too_much(log: &str) -> bool {
     log.lines().filter_map(own_line).any(|(_, complaint)| {
         complaint.contains("File size limit exceeded")
@@ -157,7 +157,7 @@ pub(crate) fn part_wrote_too_much(log: &str) -> bool {
 /// The C library's message for a full disk.
 pub(crate) const NO_SPACE: &str = "No space left on device";
 
-/// The C library's message if the machine has no process or thread left.
+/// The C library's message when the machine cannot start another process or thread.
 pub(crate) const NO_TASKS: &str = "Resource temporarily unavailable";
 
 /// The C library's messages for resources that a machine may lack temporarily.
@@ -171,8 +171,8 @@ const RESOURCES: [&str; 7] = [
     "Read-only file system",
 ];
 
-/// Returns the resource that the compiler reports as missing, at the end of a line in which a program reports its own
-/// failure. Such a line is one of these:
+/// Returns the resource that the compiler reports as missing. The name of the resource must be at the end of a line in
+/// which a program reports its own failure. Such a line is one of these:
 /// - a line that begins with the program's name (`cc: …`);
 /// - a fatal error of gcc, located where gcc stopped reading (`k.c:9:1: fatal error: error writing to …`);
 /// - a fatal error of the assembler (`/tmp/k.s: Fatal error: can't write …`);
@@ -185,8 +185,8 @@ pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     last_own_lines(log).find_map(resource)
 }
 
-/// Returns true if a compiler reports in its own lines that it ran out of memory. If Linux refused the allocation,
-/// samples of the compiler's memory do not show this.
+/// Returns true if a compiler reports, in a line about itself, that it ran out of memory. The log is needed to find
+/// this out, because samples of the compiler's memory do not show it if Linux refused the allocation.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };
@@ -202,14 +202,15 @@ pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     })
 }
 
-/// Returns the header that the compiler did not find, with advice; `None` if it reports something else.
+/// Returns the header that the compiler did not find, with advice. Returns `None` if the compiler reports something
+/// else.
 pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> {
     let name = log.lines().find_map(|line| {
         let (_, complaint) = line.split_once("fatal error: ")?;
         if complaint.starts_with(CANNOT_EXECUTE) {
             return None;
         }
-        // First gcc's message, then clang's.
+        // The first alternatives are gcc's messages, and the next one is clang's.
         let gcc = complaint
             .strip_suffix(": No such file or directory")
             .or_else(|| complaint.strip_suffix(": Permission denied"));
@@ -247,7 +248,7 @@ mod tests {
             ("k.cu(1): error: #error nvcc error   : 'cicc' died due to signal 9 (Kill signal)", false),
             ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
-            // A source can print such a line with `.print` or `#pragma message`, but not after the linker's report.
+            // With `.print` or `#pragma message`, a source can print such a line, but not after the linker's report.
             (
                 "cc: fatal error: Killed signal terminated program cc1\n/usr/bin/ld: k.o: relocation R_X86_64_32S against `.data'\n/usr/bin/ld: final link failed: bad value\ncollect2: error: ld returned 1 exit status",
                 false,
@@ -324,7 +325,7 @@ mod tests {
             ("k.c:7: error: unterminated", true),
             ("k.s: Assembler messages:\nk.s:12: Error: no such instruction: `oops'", true),
             ("k.cu(12): error: expected a \";\"", true),
-            // The name of the file is the source's own: `#line 1 "a\ncc: fatal error: Killed signal …"`.
+            // The source itself has chosen the name of this file: `#line 1 "a\ncc: fatal error: Killed signal …"`.
             ("a\ncc: fatal error: Killed signal terminated program cc1:1:2: error: #error z", true),
             ("/usr/bin/ld: k.o: in function `f':\nk.c:(.text+0x5): undefined reference to `g'", true),
             (

@@ -1,8 +1,8 @@
-//! The toolchains of the languages, which turn sources into an artifact.
+//! The toolchains of the languages. A toolchain chooses the command that builds an artifact from sources, and writes
+//! the files that this command needs in addition to the sources.
 //!
-//! A toolchain chooses the command that builds an artifact, and writes the files that it adds to the sources.
-//! `stage::build` runs the command, in a sandboxed process (`compiler`). A new language needs a row in the language
-//! table of `opt_shared` and, unless existing ones fit, a toolchain and a launcher.
+//! `stage::build` runs the command in a sandboxed process (`compiler`). A new language needs a row in the language
+//! table of `opt_shared`. It also needs a toolchain and a launcher, unless existing ones fit.
 
 pub(crate) mod artifact;
 mod c;
@@ -43,36 +43,36 @@ pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::
     move |source| BuildError::File { action, path: path.to_owned(), source }
 }
 
-/// The way to get an artifact from sources.
+/// Describes how an artifact is made from sources.
 pub(crate) enum Recipe {
-    /// The file is the artifact already. `by` describes the interpreter that runs it, if any.
+    /// The given file already is the artifact. `by` describes the interpreter that runs the artifact, if any.
     Keep { artifact: PathBuf, by: Option<String> },
-    /// This command writes the artifact. It runs in a sandboxed process.
+    /// The artifact is written by this command, which runs in a sandboxed process.
     Run(Step),
-    /// The sources cannot be built. The reason is for the candidate's author.
+    /// The sources cannot be built. The text says why, for the candidate's author.
     Refused(String),
-    /// A program or a library is missing on this machine, or a file cannot be read or written. The reason is for the
-    /// user who runs the plan.
+    /// A program or a library is missing on this machine, or a file cannot be read or written. The text says why, for
+    /// the user who runs the plan.
     Unavailable(String),
 }
 
 pub(crate) struct Step {
-    /// The compiler's name or path; `NVRTC` if it is a library.
+    /// The compiler's name or path, or `NVRTC` if the compiler is that library.
     pub(crate) compiler: String,
     pub(crate) program: Program,
     pub(crate) arguments: Vec<OsString>,
-    /// The version to record. If it is `None`, the compiler is queried for it, or NVRTC's output shows it.
+    /// The version to record. If it is `None`, the compiler is asked for its version, or NVRTC's output contains it.
     pub(crate) version: Option<String>,
     pub(crate) output: PathBuf,
     pub(crate) artifact: ArtifactKind,
-    /// Folders that the command may read, in addition to the system's folders and the scratch folder.
+    /// Folders that the command may read, in addition to the system's folders and its scratch folder.
     pub(crate) readable: Vec<PathBuf>,
-    /// Folders whose programs and libraries the command needs, in addition to the plan's folders.
+    /// Folders that contain programs and libraries which the command needs, in addition to the plan's folders.
     pub(crate) toolchain: Vec<PathBuf>,
 }
 
 impl Step {
-    /// A step in which the interpreter runs `program`. The version describes the interpreter.
+    /// Returns a step in which the interpreter runs `program`. `version` describes the interpreter.
     fn of_python(
         interpreter: &Interpreter,
         version: String,
@@ -89,7 +89,7 @@ impl Step {
             output,
             artifact,
             readable: interpreter.folders.clone(),
-            // The program starts programs from these folders: the interpreter itself, or Triton's `ptxas`.
+            // The program starts other programs from these folders: the interpreter itself, or Triton's `ptxas`.
             toolchain: interpreter.folders.iter().cloned().chain(interpreter.home()).collect(),
         }
     }
@@ -97,23 +97,23 @@ impl Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// The program that `Step::compiler` names: a path, or a name that is looked up on PATH.
+    /// The program that `Step::compiler` names. The name is a path, or is looked up on PATH.
     OnPath,
-    /// This library, loaded by a sandboxed process of this program.
+    /// The NVRTC library at this path. A sandboxed process that runs our own executable loads it.
     Nvrtc(PathBuf),
 }
 
 pub(crate) struct Folders<'a> {
-    /// The folder of this program's own headers (`opt_candidate.h`).
+    /// The folder with our own headers (`opt_candidate.h`).
     pub(crate) include: &'a Path,
-    /// The folder of the command's outputs, which is deleted after the build.
+    /// The folder in which the command writes its outputs. It is deleted after the build.
     pub(crate) scratch: &'a Path,
-    /// The candidate's files. The command finds copies of them in its working folder, at their relative paths.
+    /// The candidate's files. The command's working folder contains copies of them, at their relative paths.
     pub(crate) files: &'a KernelFiles,
 }
 
 impl Folders<'_> {
-    /// The working folder of a command, with copies of the candidate's files.
+    /// Returns the working folder of a command, which contains copies of the candidate's files.
     pub(crate) fn work(&self) -> PathBuf {
         self.scratch.join("work")
     }
@@ -122,7 +122,7 @@ impl Folders<'_> {
 pub(crate) trait Toolchain {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
 
-    /// Advice for the user on a build that ended with this status and log, if the toolchain has any.
+    /// Returns advice for the user on a build that ended with this status and log, if the toolchain has any.
     fn advice(&self, _status: Status, _log: &str) -> Option<String> {
         None
     }

@@ -1,8 +1,8 @@
-//! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
+//! Builds kernels without host code, with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
-//! NVRTC produces machine code for the run's card; nvcc and older versions of NVRTC produce PTX for it. For the
-//! emulated device, both compilers produce PTX. A flag can name another architecture.
+//! For a run on a card, NVRTC produces machine code for this card; nvcc and older versions of NVRTC produce PTX. For
+//! the emulated device, both compilers produce PTX. A flag can select another architecture.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,22 +17,23 @@ use opt_shared::message::BuildTask;
 use super::c::operand;
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// The architecture of PTX that is built by default, for the emulated device or by compilers that do not build machine
-/// code for the card. Cards of compute capability 8.0 or higher can run it.
+/// The architecture for which PTX is built by default. PTX is built for the emulated device, and by compilers that do
+/// not build machine code for the card. Cards of compute capability 8.0 or higher can run this PTX.
 pub(super) const PTX_FOR: &str = "compute_80";
-/// The usual folders of toolkits.
+/// The folders in which toolkits are usually installed.
 const KNOWN_FOLDERS: [&str; 5] =
     ["/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
-/// Environment variables that name a toolkit's folder.
+/// Environment variables that contain the path of a toolkit's folder.
 const VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
-/// Subfolders that may contain the library, in a toolkit, in a folder of Python packages, or in a virtual environment.
+/// Subfolders that may contain the library. They are looked up in a toolkit, in a folder of Python packages, and in a
+/// virtual environment.
 const LIBRARY_FOLDERS: [&str; 6] =
     ["", "lib64", "lib", "targets/*/lib", "nvidia/*/lib", "lib/python3*/site-packages/nvidia/*/lib"];
 const LIBRARY: &str = "libnvrtc.so";
-/// The name of the header folder, which is beside the library's folder.
+/// The name of the header folder, which lies beside the library's folder.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
-/// The number of bytes at the start of an artifact that are searched for its compiler's version.
+/// The number of bytes at the start of an artifact in which the version of its compiler is searched.
 const SEARCHED: u64 = 4 << 20;
 /// Subfolders that may contain nvcc.
 const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
@@ -99,8 +100,8 @@ impl Toolchain for Nvrtc {
     }
 }
 
-/// Returns why the sources cannot be compiled, if a shell would change one of their names: nvcc passes names in double
-/// quotes to a shell.
+/// Returns why the sources cannot be compiled if a shell would change one of their names. The shell matters because
+/// nvcc passes names to a shell, in double quotes.
 pub(super) fn name_that_a_shell_changes(files: &KernelFiles) -> Option<String> {
     let is_changed = |file: &&KernelFile| {
         let name = file.relative.as_os_str().as_encoded_bytes();
@@ -120,8 +121,8 @@ struct Target {
 }
 
 impl Target {
-    /// Returns the target that the plan's flags name. By default, it is the machine code of the card, because a card's
-    /// driver refuses PTX that is newer than the driver. Without `capability`, it is PTX.
+    /// Returns the target that the plan's flags select. Without such a flag, the target is machine code for the card,
+    /// because a card's driver refuses PTX that is newer than the driver. If `capability` is `None`, the target is PTX.
     fn of(flags: &[String], capability: Option<ComputeCapability>) -> Self {
         let named = flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
@@ -149,8 +150,8 @@ enum Compiler {
 }
 
 impl Compiler {
-    /// True for NVRTC of CUDA 12 or later, which supports targets such as `sm_90a`, and whose PTX may be too new for a
-    /// card's driver. False for nvcc and for older versions of NVRTC, which build PTX by default.
+    /// Returns true for NVRTC of CUDA 12 or later. Its PTX may be too new for a card's driver, and it supports targets
+    /// such as `sm_90a`. Returns false for nvcc and for older versions of NVRTC, which build PTX by default.
     fn builds_machine_code(&self) -> bool {
         const FIRST: u32 = 12;
         match self {
@@ -159,7 +160,7 @@ impl Compiler {
         }
     }
 
-    /// The toolkit's headers (`cuda_fp16.h`), if it has any.
+    /// Returns the folder of the toolkit's headers (such as `cuda_fp16.h`), if the toolkit has one.
     fn headers(&self) -> Option<PathBuf> {
         let (Self::Library(path) | Self::Nvcc(path)) = self;
         let headers = path.parent()?.parent()?.join(HEADERS);
@@ -167,7 +168,7 @@ impl Compiler {
     }
 }
 
-/// Returns the compiler that a build with these folders would use, as `yes NVRTC, PATH` or `yes nvcc, PATH`; otherwise
+/// Describes the compiler that a build with these folders would use: `yes NVRTC, PATH` or `yes nvcc, PATH`, or else
 /// `no` and the reason.
 pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
@@ -177,8 +178,8 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`; only `NVRTC` if none is found. PTX has it in
-/// its first lines, machine code in a note.
+/// Returns the version that NVRTC writes into its output, such as `NVRTC 13.0.88`, or only `NVRTC` if no version is
+/// found. In PTX, the version is in the first lines, and in machine code it is in a note.
 pub(crate) fn version_in(built: impl Read) -> String {
     let mut bytes = Vec::new();
     let read = built.take(SEARCHED).read_to_end(&mut bytes);
@@ -189,13 +190,13 @@ pub(crate) fn version_in(built: impl Read) -> String {
     if length == 0 { "NVRTC".to_owned() } else { format!("NVRTC {}", &version[..length]) }
 }
 
-/// Finds the library in the folders of `roots`, or else nvcc.
+/// Finds the library in the folders of `roots`. If there is none, finds nvcc.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     let library = roots(toolchain).iter().find_map(|root| library_in(root)).map(Compiler::Library);
     library.or_else(|| nvcc(toolchain).map(Compiler::Nvcc))
 }
 
-/// Returns the named folders, then those of the environment, then the usual ones.
+/// Returns the folders in which to look: first the named ones, then those of the environment, then the usual ones.
 fn roots(toolchain: &[PathBuf]) -> Vec<PathBuf> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     toolchain.iter().cloned().chain(variables).chain(KNOWN_FOLDERS.map(PathBuf::from)).collect()
@@ -210,7 +211,7 @@ pub(super) fn nvcc(toolchain: &[PathBuf]) -> Option<PathBuf> {
     folders.find_map(|folder| Some(folder.join(NVCC)).filter(|nvcc| nvcc.is_file()))
 }
 
-/// Returns the newest library in the first subfolder that has one.
+/// Returns the newest library in the first subfolder that contains one.
 fn library_in(root: &Path) -> Option<PathBuf> {
     LIBRARY_FOLDERS.iter().find_map(|below| {
         let mut found: Vec<PathBuf> = expand(root, below)
@@ -223,13 +224,13 @@ fn library_in(root: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The numbers in a library's name, so that 12.10 is newer than 12.9.
+/// Returns the numbers in a library's name. They are compared as numbers, so that 12.10 is newer than 12.9.
 fn version_of(name: &str) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Returns the paths in `root` that match `below`, whose components may each contain one `*`. Components without a `*`
-/// are appended unchecked, so a path may not exist.
+/// Returns the paths in `root` that match the pattern `below`, each of whose components may contain one `*`. Components
+/// without a `*` are appended unchecked, so a returned path may not exist.
 fn expand(root: &Path, below: &str) -> Vec<PathBuf> {
     below.split('/').filter(|name| !name.is_empty()).fold(vec![root.to_owned()], |folders, name| {
         let Some((start, end)) = name.split_once('*') else {

@@ -1,4 +1,4 @@
-//! Libraries, PTX and machine code that were built elsewhere. No command is run.
+//! Uses libraries, PTX and machine code that were built elsewhere as artifacts. No command is run.
 
 use opt_shared::message::BuildTask;
 

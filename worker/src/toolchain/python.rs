@@ -1,5 +1,5 @@
-//! Python: a module is its own artifact, for an interpreter that has torch, and Triton if the module needs it. The
-//! artifact of a torch function is a placeholder.
+//! Prepares Python candidates, whose artifact is the module itself. The module needs an interpreter that has torch, and
+//! also Triton if the module uses Triton. The artifact of a torch function is a placeholder.
 
 use std::fs;
 
@@ -24,8 +24,8 @@ impl Toolchain for Triton {
     }
 }
 
-/// Uses the module itself as the artifact. `describe` returns a description of the interpreter that runs it, or what
-/// the interpreter lacks.
+/// Uses the module itself as the artifact. `describe` returns a description of the interpreter that runs the module, or
+/// says what the interpreter lacks.
 fn keep(task: &BuildTask, describe: impl FnOnce(&Interpreter) -> Result<String, String>) -> Recipe {
     let [module] = task.source.sources.as_slice() else {
         return Recipe::Refused("a Python kernel must be one file".to_owned());
@@ -36,7 +36,7 @@ fn keep(task: &BuildTask, describe: impl FnOnce(&Interpreter) -> Result<String, 
     }
 }
 
-/// The toolchain of the recorded torch function itself.
+/// The toolchain of a candidate that is the recorded torch function itself.
 pub(super) struct Torch;
 
 impl Toolchain for Torch {

@@ -1,8 +1,8 @@
 """Compiles the calls of a recorded function ahead of time, each to a shared library that runs without Python.
 
 Argument: a JSON file with `function`, `calls` (each with `key`, `call` and `tensors`), `threads`, `folders` (from which
-modules are imported), `cxx` and `output`. The compiler is the one that `torch.compile` uses. Each call is compiled for
-its own shapes.
+modules are imported), `cxx` and `output`. The calls are compiled by the compiler that `torch.compile` uses, each for its
+own shapes.
 """
 
 import json
@@ -17,17 +17,17 @@ MAGIC = b"opt-graphs 1\n"
 
 
 def fail(text, details=""):
-    """Ends the program with a message for the user who runs the plan. The details, such as a compiler's output, follow it."""
+    """Ends the program with a message for the user who runs the plan, followed by details such as a compiler's output."""
     sys.exit(f"torch.compile: {text}\n{details}".rstrip())
 
 
 def example(tensor):
-    """Returns a tensor that is like the call's tensor but has no memory."""
+    """Returns a tensor with the form of a tensor of the call, but without memory."""
     return torch.empty_strided(tensor["shape"], tensor["stride"], dtype=getattr(torch, tensor["dtype"]))
 
 
 def left_to_torch(library):
-    """Returns the operations that the library asks torch to find by name. A runner does not have the file that lists them."""
+    """Returns the operations that are not compiled, and that the library looks up by name in torch. Runners lack the file that lists them."""
     try:
         with open(os.path.splitext(library)[0] + ".json") as file:
             nodes = json.load(file)["nodes"]
@@ -37,7 +37,7 @@ def left_to_torch(library):
 
 
 def stripped(library):
-    """Removes the symbols that only a debugger needs, which make up most of a library, and returns the library."""
+    """Removes the symbols that only a debugger needs, which make up most of a library. Returns the library's bytes."""
     if shutil.which("strip"):
         subprocess.run(["strip", "-s", library], check=False)
     with open(library, "rb") as file:
@@ -45,7 +45,7 @@ def stripped(library):
 
 
 def compile_call(function, call, name):
-    """Returns the shared library for one call."""
+    """Returns the bytes of the shared library for one call."""
     tensors = call["tensors"]
     text = CallSource([tensor["index"] for tensor in tensors])
     parameters = ", ".join(f"t{index}" for index in range(len(tensors)))
@@ -73,17 +73,17 @@ def main():
     with open(sys.argv[1]) as file:
         request = json.load(file)
     scratch = os.path.dirname(request["output"])
-    # The interpreter of a virtual environment is started by its real path, so neither it nor the interpreters that
-    # torch starts find the environment's modules.
+    # The interpreter of a virtual environment is started by its real path. So neither this interpreter nor those that
+    # torch starts would find the environment's modules by themselves.
     sys.path.extend(folder for folder in request["folders"] if folder not in sys.path)
     os.environ.update(
         {
             "PYTHONPATH": os.pathsep.join(request["folders"]),
             "OMP_NUM_THREADS": str(request["threads"]),
             "TORCHINDUCTOR_CACHE_DIR": os.path.join(scratch, "inductor"),
-            # Compiling in other processes would take several times the memory.
+            # Compiling in additional processes would take several times as much memory.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            # torch splits this text at spaces.
+            # The path is quoted, because torch splits this text at spaces.
             "CXX": shlex.quote(request["cxx"]),
         }
     )

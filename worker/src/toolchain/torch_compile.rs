@@ -1,8 +1,8 @@
-//! The recorded function, compiled ahead of time by the PyTorch of the plan's interpreter.
+//! Compiles the recorded function ahead of time, with the PyTorch of the plan's interpreter.
 //!
-//! `torch.compile` starts compilers from the process that makes the calls, but a runner must not start any. So a build
-//! compiles each different call of the job to a shared library, with the same compiler (AOTInductor). Runners load
-//! these libraries.
+//! `torch.compile` starts compilers from the process that makes the calls, but a runner must not start any process. So
+//! a build compiles each different call of the job to a shared library, with the same compiler (AOTInductor), and
+//! runners load these libraries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ use super::{Folders, Recipe, Step, Toolchain};
 use crate::graphs::{CallForm, MAX_GRAPHS};
 use crate::interpreter;
 
-/// The program that compiles the calls.
+/// The Python program that compiles the calls.
 const COMPILE: &str =
     concat!(include_str!("../runner/python/recorded_call.py"), include_str!("torch_compile.py"));
-/// The prefix of the program's own messages.
+/// The prefix of messages that the program itself prints.
 const OWN_PREFIX: &str = "torch.compile: ";
 
 pub(super) struct TorchCompile;
@@ -85,7 +85,7 @@ impl Toolchain for TorchCompile {
     fn advice(&self, status: Status, log: &str) -> Option<String> {
         match status {
             Status::CompileError => {
-                // A compiler's output may follow the program's own message. If the program printed no message of its
+                // A compiler's output may follow the message of the program. If the program printed no message of its
                 // own, the last line is that of a Python exception.
                 let own = log.lines().rev().find_map(|line| line.strip_prefix(OWN_PREFIX));
                 let line = own.or_else(|| log.lines().rev().find(|line| !line.trim().is_empty()))?;
@@ -100,7 +100,7 @@ impl Toolchain for TorchCompile {
     }
 }
 
-/// The program's input.
+/// The input of the Python program, which is passed as JSON.
 #[derive(Serialize)]
 struct Request<'a> {
     function: &'a str,
@@ -119,8 +119,8 @@ struct KeyedCall<'a> {
     form: CallForm<'a>,
 }
 
-/// Reads the entries until there are more than `MAX_GRAPHS` different calls. Returns the calls and their arguments by
-/// key.
+/// Reads the entries until they have all been read or contain more than `MAX_GRAPHS` different calls. Returns the
+/// different calls with their arguments, by the calls' keys.
 fn different_calls(recorded: &RecordedCalls) -> Result<BTreeMap<String, (Call, Vec<Argument>)>, String> {
     let mut calls = BTreeMap::new();
     for path in &recorded.entries {

@@ -1,5 +1,5 @@
-//! CUDA with PyTorch's tensors. nvcc compiles the sources with the glue of a torch extension, and with an emulation of
-//! PyTorch's CUDA device on the runtime of the emulated device.
+//! Builds CUDA candidates that use PyTorch's tensors. nvcc compiles the sources together with the glue of a torch
+//! extension and with an emulation of PyTorch's CUDA device, which uses the runtime of the emulated device.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,10 +13,11 @@ use super::torch_extension::{self, Glue};
 use super::{Folders, Recipe, Toolchain, cuda};
 use crate::interpreter;
 
-/// C++ code that gives PyTorch a CUDA device whose memory is that of the emulated device.
+/// C++ code that gives PyTorch a CUDA device. The memory of this device is that of the emulated device.
 const DEVICE: &str = include_str!("../../include/opt_torch_device.cpp");
 
-/// Options with which PyTorch's own build of extensions calls nvcc, and those that silence warnings about its headers.
+/// Options that PyTorch's own build of extensions passes to nvcc, and options that silence warnings about PyTorch's
+/// headers.
 const AS_PYTORCH: [&str; 7] = [
     "-D__CUDA_NO_HALF_OPERATORS__",
     "-D__CUDA_NO_HALF_CONVERSIONS__",
@@ -52,7 +53,7 @@ impl Toolchain for TorchCuda {
         );
         flags.extend(["-Xlinker", "--gc-sections", "-Xlinker"].map(OsString::from));
         flags.push(format!("--version-script={}", exported.display()).into());
-        // The candidate's own folder, for the headers that its sources include.
+        // The candidate's own folder contains the headers that its sources include.
         flags.extend(["-I".into(), ".".into()]);
         let sources = [source.into(), device.into()]
             .into_iter()
@@ -78,8 +79,8 @@ impl Toolchain for TorchCuda {
     }
 }
 
-/// The header folders of the CUDA libraries that are installed with torch, such as cuBLAS, which some of torch's
-/// headers include.
+/// Returns the header folders of the CUDA libraries that are installed with torch, such as cuBLAS. Some of torch's
+/// headers include these libraries' headers.
 fn beside_torch(libraries: &[PathBuf]) -> Vec<PathBuf> {
     let headers = libraries.iter().filter_map(|folder| Some(folder.parent()?.join("include")));
     headers

@@ -1,5 +1,5 @@
-//! C++ on PyTorch tensors. The sources are compiled together with glue, which makes their function callable through the
-//! candidate interface, and are linked to the libtorch of the plan's interpreter.
+//! Builds C++ candidates that use PyTorch's tensors. The sources are compiled together with glue code, which makes
+//! their function callable through the candidate interface, and are linked to the libtorch of the plan's interpreter.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,25 +12,25 @@ use super::c::{Parts, operand, step};
 use super::{Folders, Recipe, Toolchain};
 use crate::interpreter;
 
-/// C++ code that includes the candidate's first source, and wraps the function to call as a C function.
+/// C++ code that includes the candidate's first source, and wraps the candidate's function in a C function.
 const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 
-/// Advice for a build that took too long or too much memory.
+/// Advice for a build that took too long or used too much memory.
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
                                and their functions, and compiles in a third of the time and half the memory";
 
 pub(super) struct TorchExtension;
 
-/// The files that a build adds to the candidate's, and the candidate's further sources.
+/// The files that a build adds to the candidate's files, and the candidate's other sources.
 pub(super) struct Glue {
-    /// Includes the candidate's first source.
+    /// The file that includes the candidate's first source.
     pub(super) source: PathBuf,
-    /// The linker's list of the symbols that the library exports.
+    /// The file that tells the linker which symbols the library exports.
     pub(super) exported: PathBuf,
     pub(super) others: Vec<PathBuf>,
 }
 
-/// Writes the glue as a file with this suffix.
+/// Writes the glue code to a file with this suffix.
 pub(super) fn glue(task: &BuildTask, folders: &Folders<'_>, suffix: &str) -> Result<Glue, Box<Recipe>> {
     let Some((first, others)) = folders.files.sources.split_first() else {
         return Err(Box::new(Recipe::Refused(format!(
@@ -73,8 +73,8 @@ impl Toolchain for TorchExtension {
         let torch = &interpreter.libtorch;
         let mut flags: Vec<OsString> = torch.flags.iter().map(OsString::from).collect();
         flags.extend([
-            // Lets a PYBIND11_MODULE compile. The module is never called, so the linker leaves it out, and the library
-            // loads without an interpreter.
+            // This lets a PYBIND11_MODULE compile. The module is never called, so the linker leaves it out, and the
+            // library can be loaded without an interpreter.
             "-DTORCH_EXTENSION_NAME=candidate".into(),
             "-ffunction-sections".into(),
             "-fdata-sections".into(),

@@ -1,7 +1,8 @@
-//! Triton kernels for a device, compiled ahead of time by the Triton of the plan's interpreter.
+//! Compiles Triton kernels for a device ahead of time, with the Triton of the plan's interpreter.
 //!
-//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry. The
-//! number of warps follows from the size of the launches' blocks. The result is PTX that is launched like any other.
+//! The types of a kernel's parameters are taken from the arguments of the plan's launches in the job's first entry. The
+//! number of warps is computed from the size of the launches' blocks. The result is PTX that is launched like any other
+//! PTX.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,9 +21,9 @@ use serde::Serialize;
 use super::{Folders, Recipe, Step, Toolchain};
 use crate::interpreter;
 
-/// The program that compiles the kernels.
+/// The Python program that compiles the kernels.
 const COMPILE: &str = include_str!("triton_compile.py");
-/// The prefix of the program's own messages.
+/// The prefix of messages that the program itself prints.
 const OWN_PREFIX: &str = "triton-device: ";
 
 /// The toolchain of Triton kernels that are compiled ahead of time.
@@ -56,18 +57,18 @@ impl Toolchain for Triton {
     }
 
     fn advice(&self, status: Status, log: &str) -> Option<String> {
-        // The last line is the program's own message, or that of a Python exception.
+        // The last line is the message of the program, or that of a Python exception.
         let line = log.lines().rev().find(|line| !line.trim().is_empty())?;
         (status == Status::CompileError)
             .then(|| line.strip_prefix(OWN_PREFIX).unwrap_or(line).trim().to_owned())
     }
 }
 
-/// The program's input, passed as JSON.
+/// The input of the Python program, which is passed as JSON.
 #[derive(Debug, Serialize)]
 struct Request<'a> {
     kernels: Vec<Kernel>,
-    /// The values of constants, as the plan writes them.
+    /// The values of the kernels' constants by name, as the plan writes them.
     constants: BTreeMap<String, String>,
     /// The folders from which the interpreter imports modules.
     folders: &'a [PathBuf],
@@ -79,20 +80,20 @@ struct Request<'a> {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Kernel {
     symbol: String,
-    /// The type of each argument in Triton's notation, such as `*fp32`. A type that the first entry does not show is
-    /// empty.
+    /// The type of each argument in Triton's notation, such as `*fp32`. The text is empty if the first entry does not
+    /// show the type.
     types: Vec<String>,
-    /// The number of threads of a block.
+    /// The number of threads in a block of the launch.
     threads: u32,
     /// The dynamic shared memory of the launch, in bytes.
     shared: u32,
 }
 
-/// The reason why there is no request.
+/// The reason why no request could be made.
 enum Failed {
-    /// The candidate is to blame.
+    /// The candidate is to blame. The text says why.
     Candidate(String),
-    /// The entry cannot be read. No candidate is to blame.
+    /// The entry cannot be read, so no candidate is to blame. The text says why.
     Entry(String),
 }
 
@@ -129,7 +130,7 @@ fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
         .map_err(|error| Failed::Entry(error.to_string()))
 }
 
-/// Reads the first entry. Returns its arguments and outputs.
+/// Reads the first entry, and returns the arguments and outputs of its call.
 fn call(first: &Path, signature: &Signature) -> Result<(Vec<Argument>, Vec<OutputTensor>), String> {
     let failed = |error: &dyn std::error::Error| format!("{}: {}", first.display(), chain(error));
     let capture = CaptureFile::open(first).map_err(|error| failed(&error))?;
@@ -139,7 +140,7 @@ fn call(first: &Path, signature: &Signature) -> Result<(Vec<Argument>, Vec<Outpu
     Ok((arguments, outputs))
 }
 
-/// Returns the kernel that a launch needs.
+/// Returns the kernel that a launch calls.
 fn kernel(step: &ResolvedStep, arguments: &[Argument], outputs: &[OutputTensor]) -> Kernel {
     let pointer = |dtype: DType| format!("*{}", of_dtype(dtype).unwrap_or("i8"));
     let type_of = |value: &Value| match value {
@@ -162,7 +163,7 @@ fn kernel(step: &ResolvedStep, arguments: &[Argument], outputs: &[OutputTensor])
     }
 }
 
-/// Triton's name of an element type; `None` if it has none.
+/// Returns Triton's name for an element type, or `None` if Triton has no name for it.
 fn of_dtype(dtype: DType) -> Option<&'static str> {
     Some(match dtype.name() {
         "float16" => "fp16",
@@ -184,7 +185,7 @@ fn of_dtype(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Triton's name of a scalar type.
+/// Returns Triton's name for a scalar type.
 fn of_scalar(kind: ScalarType) -> &'static str {
     match kind {
         ScalarType::Bool => "u1",

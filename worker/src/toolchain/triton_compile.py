@@ -4,9 +4,9 @@ Arguments: the source, the file to write, and a JSON object with `kernels` (each
 `shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute
 capability, such as 90, or null for the emulated device).
 
-A launch has no support for Triton's conventions, so the PTX is changed in three ways: shared memory gets its size if it
-fits into static memory, parameters that Triton adds and the kernel does not use are removed, and positions in inlined
-functions are replaced by the positions of the calls.
+A plan's launch does not follow Triton's conventions, so the PTX is changed in three ways: if the shared memory fits into
+static memory, it gets its size; parameters that Triton adds and the kernel does not use are removed; and source positions
+in inlined functions are replaced by the positions of the calls.
 """
 
 import ast
@@ -36,7 +36,7 @@ def load(path):
 
 
 def unwrap(kernel, name, warps):
-    """Returns the function, and the constants and stages of the autotuner's configuration with this many warps."""
+    """Returns the kernel's function, and the constants and stages of the autotuner's configuration that has this many warps."""
     import triton
 
     constants, stages = {}, None
@@ -63,7 +63,7 @@ def literal(text):
 
 
 def signature(function, name, types, constants):
-    """Returns the type of each parameter, and the values of constants by index."""
+    """Returns the type of each parameter by name, and the value of each constant by index."""
     types = list(types)
     found, values, used = {}, {}, 0
     for index, parameter in enumerate(function.params):
@@ -106,8 +106,8 @@ def compile_one(module, kernel, constants, card):
     function, tuned, stages = unwrap(value, name, warps)
     given = {key: literal(text) for key, text in constants.items()}
     types, values = signature(function, name, kernel["types"], {**tuned, **given})
-    # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store them
-    # to the same address. Which of them remains is undefined, so the emulated device reports a race.
+    # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store these
+    # sums to the same address. Which of the sums remains is undefined, so the emulated device would report a race.
     options = {"num_warps": warps, "enable_fp_fusion": card is not None}
     if "num_stages" in given or stages:
         options["num_stages"] = given.get("num_stages", stages)
@@ -118,7 +118,7 @@ def compile_one(module, kernel, constants, card):
 
 
 def finish(ptx, compiled, name, parameters, shared, given_shared):
-    """Removes debug sections, gives the kernel the plan's name, and makes the three changes."""
+    """Removes debug sections, gives the kernel the name that the plan uses, and makes the three changes."""
     ptx = re.split(r"^\s*\.section\s+\.debug", ptx, flags=re.MULTILINE)[0]
     if compiled != name:
         ptx = re.sub(rf"\b{re.escape(compiled)}\b", name, ptx)
@@ -127,7 +127,7 @@ def finish(ptx, compiled, name, parameters, shared, given_shared):
 
 
 def with_parameters(ptx, name, count):
-    """Removes the parameters that Triton adds after the kernel's own `count`."""
+    """Removes the parameters that Triton adds after the `count` parameters of the kernel itself."""
     start = ptx.index(f".entry {name}(")
     end = ptx.index("\n)", start)
     head, listed, body = ptx[: start + len(f".entry {name}(")], ptx[start + len(f".entry {name}(") : end], ptx[end:]
@@ -139,7 +139,7 @@ def with_parameters(ptx, name, count):
 
 
 def with_shared(ptx, name, shared, given):
-    """Gives the shared memory its size. If it exceeds the limit of static memory, the launch must provide it."""
+    """Gives the shared memory its size. If the size exceeds the limit of static memory, the launch must provide the memory."""
     own = f"{name}_shared"
     ptx = re.sub(r"\bglobal_smem\b", own, ptx)
     if shared > STATIC_SHARED:
@@ -152,7 +152,7 @@ def with_shared(ptx, name, shared, given):
 
 
 def with_positions(ptx):
-    """Replaces positions in inlined functions by the positions of the calls."""
+    """Replaces source positions in inlined functions by the positions of the calls."""
     calls = {}
 
     def position(found):
@@ -171,7 +171,7 @@ def with_positions(ptx):
 
 
 def join(modules):
-    """Joins modules into one. File numbers and labels are changed so that they differ between modules."""
+    """Joins modules into one. Changes file numbers and labels so that no two modules have the same ones."""
     text = modules[0]
     for number, module in enumerate(modules[1:], 1):
         body = re.split(r"^\.address_size 64$", module, flags=re.MULTILINE)[1]
@@ -184,14 +184,14 @@ def join(modules):
 def main():
     source, output, request = sys.argv[1:]
     request = json.loads(request)
-    # The interpreter of a virtual environment is started by its real path, so it does not find the environment's
-    # modules.
+    # The interpreter of a virtual environment is started by its real path, so it would not find the environment's
+    # modules by itself.
     sys.path.extend(folder for folder in request["folders"] if folder not in sys.path)
     try:
         from triton.backends.nvidia.compiler import CUDABackend
     except ImportError as error:
         fail(f"Triton cannot be imported: {error}")
-    # The device runs PTX, so the last stage, ptxas, is left out.
+    # Only PTX is needed, so the last stage, which runs ptxas, is replaced by one that does nothing.
     CUDABackend.make_cubin = lambda *_: b""
     module = load(source)
     done = [compile_one(module, kernel, request["constants"], request["card"]) for kernel in request["kernels"]]

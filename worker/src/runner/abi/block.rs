@@ -1,18 +1,18 @@
-//! The memory block that holds an entry's arguments: its layout, and the structures in it.
+//! The memory block that contains an entry's arguments: decides on its layout, and writes the structures into it.
 
 use super::objects::{Object, Sequence};
 use super::{Any, Device, DlTensor, Payload, any, type_index, words};
 use crate::runner::frame::WireType;
 
-/// Assigns positions in the block. `words` is the size so far.
+/// Assigns positions in the block. `words` is the number of words that are assigned so far.
 #[derive(Default)]
 pub(super) struct Layout {
     pub(super) words: usize,
 }
 
-/// The word indices of one tensor's parts.
+/// The positions of a tensor's parts in the block, as word indices.
 pub(super) struct TensorOffsets {
-    /// The `DLTensor`, which follows the head of an object.
+    /// The position of the `DLTensor`, which follows the head of an object.
     pub(super) structure: usize,
     shape: usize,
     strides: usize,
@@ -37,30 +37,30 @@ impl Layout {
     }
 }
 
-/// The size of an array object with `count` values, in words.
+/// Returns the size of an array object with `count` values, in words.
 pub(super) fn array_words(count: usize) -> usize {
     words::<Object>() + words::<Sequence>() + count * words::<Any>()
 }
 
-/// The live block while it is being filled. Word indices come from its own `Layout`.
+/// The block while it is being filled. Word indices come from the block's own `Layout`.
 pub(super) struct Block {
     pub(super) base: *mut u64,
 }
 
 impl Block {
     fn at(&self, word: usize) -> *mut u64 {
-        // SAFETY: `word` was handed out by the layout that sized the block.
+        // SAFETY: `word` was assigned by the layout that also determined the block's size.
         unsafe { self.base.add(word) }
     }
 
     pub(super) fn put_any(&mut self, word: usize, any: Any) {
-        // SAFETY: two words of the block, aligned to eight like `Any`.
+        // SAFETY: these are two words of the block, and `Any` needs an alignment of eight, which words have.
         unsafe { self.at(word).cast::<Any>().write(any) }
     }
 
     pub(super) fn bytes(&mut self, offsets: &TensorOffsets, bytes: &[u8]) -> *mut u8 {
         let target = self.at(offsets.bytes).cast::<u8>();
-        // SAFETY: the layout took `bytes.len()` rounded up to words at this offset.
+        // SAFETY: the layout has assigned `bytes.len()`, rounded up to words, at this position.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
         target
     }
@@ -76,7 +76,7 @@ impl Block {
         device: i32,
     ) -> Any {
         let (shape_at, strides_at) = (self.at(offsets.shape), self.at(offsets.strides));
-        // SAFETY: `rank` words each were taken; a stride list that is longer than the shape is cut.
+        // SAFETY: the layout has assigned `rank` words to each. A stride list that is longer than the shape is cut off.
         unsafe {
             std::ptr::copy_nonoverlapping(shape.as_ptr(), shape_at.cast(), shape.len());
             std::ptr::copy_nonoverlapping(stride.as_ptr(), strides_at.cast(), stride.len().min(shape.len()));
@@ -96,7 +96,7 @@ impl Block {
             byte_offset: 0,
         };
         let structure = self.at(offsets.structure).cast::<DlTensor>();
-        // SAFETY: six words of the block, aligned like `DlTensor`, after the words of an `Object`.
+        // SAFETY: these are six words of the block, aligned as `DlTensor` requires, and an `Object` fits before them.
         unsafe {
             structure.write(tensor);
             structure.cast::<Object>().sub(1).write(Object::held(type_index::OWNED_TENSOR));
@@ -104,14 +104,14 @@ impl Block {
         any(type_index::TENSOR, Payload { pointer: structure.cast() })
     }
 
-    /// The object that contains a tensor of the block.
+    /// Returns the object that contains a tensor of the block, as an argument.
     pub(super) fn owned(&self, offsets: &TensorOffsets) -> Any {
         let object = self.at(offsets.structure - words::<Object>());
         any(type_index::OWNED_TENSOR, Payload { pointer: object.cast() })
     }
 
-    /// Writes an array object to the beginning of the block, which must have `array_words` for these values, and returns
-    /// the argument that points to it.
+    /// Writes an array object to the beginning of the block, and returns the argument that points to it. The block must
+    /// have `array_words` words for these values.
     pub(super) fn array(&mut self, values: &[Any]) -> Any {
         let object = self.at(0).cast::<Object>();
         let count = i64::try_from(values.len()).unwrap_or(i64::MAX);

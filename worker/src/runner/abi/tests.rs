@@ -1,4 +1,4 @@
-//! Tests of the arguments of calls.
+//! Tests that calls get the right arguments, in the form in which the function takes them.
 
 use super::objects::{Object, Sequence};
 use super::*;
@@ -67,7 +67,7 @@ fn each_call_gets_fresh_arguments() {
     for slot in [3_u8, 4] {
         let slots = || [usize::from(slot) as *mut u8, 0x1000 as *mut u8].into_iter();
         let input = |arguments: &Arguments| arguments.live[arguments.input_data[0].word];
-        // A plan call gets the argument that the call changes as an input.
+        // In a plan call, the argument that the call changes is an input.
         arguments.renew(true, slots());
         assert_eq!(input(&arguments), 0x2000);
         arguments.show(true, 0, 0x4000 as *mut u8);
@@ -110,7 +110,7 @@ unsafe extern "C" fn takes_objects(_: *mut c_void, arguments: *const Any, _: i32
         );
         let tensor = *arguments[2].payload.pointer.cast::<Object>().add(1).cast::<DlTensor>();
         assert_eq!((tensor.data as usize, tensor.ndim), (0x1000, 1));
-        // These two were not refused.
+        // These two arguments were not refused, so they are still borrowed tensors.
         assert_eq!(arguments[3].type_index, type_index::TENSOR);
         assert_eq!(arguments[4].type_index, type_index::TENSOR);
     }
@@ -150,7 +150,7 @@ fn refused_arguments_are_passed_as_objects_that_hold_the_same_values() {
         assert!(!adapt(&mut form, &refused(index), &arguments, false), "{index} was tried");
     }
     assert!(!adapt(&mut form, &refused(5), &arguments, false), "there are five arguments");
-    // Each call gets objects with the same number of references, in the same memory.
+    // Each call must get objects with the same number of references, at the same addresses.
     let mut addresses = std::collections::BTreeSet::new();
     for _ in 0..2 {
         arguments.renew(false, std::iter::once(0x2000 as *mut u8));
@@ -159,7 +159,7 @@ fn refused_arguments_are_passed_as_objects_that_hold_the_same_values() {
         addresses.insert(arguments.arrays[&0].as_ptr());
     }
     assert_eq!(addresses.len(), 1, "a candidate may have kept the array of the first call");
-    // A list that is refused as an array becomes an owned tensor.
+    // If a list is refused as an array too, it is passed as an owned tensor.
     let as_array = refused(0).replace("DLTensor*", "ffi.Array");
     assert!(adapt(&mut form, &as_array, &arguments, false));
     assert!(!adapt(&mut form, &as_array, &arguments, false));

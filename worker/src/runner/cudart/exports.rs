@@ -1,7 +1,8 @@
-//! The basic functions of the CUDA runtime, with C's calling convention: they register and launch kernels, and manage
-//! memory. `further` has the others.
+//! The basic functions of the CUDA runtime, which register and launch kernels and manage memory. They have C's calling
+//! convention. `further` and `queries` contain the other functions.
 //!
-//! `__wrap_NAME` has the contract of the runtime's `NAME`. The linker's `--wrap` redirects calls of `NAME` to it.
+//! `__wrap_NAME` has the contract of the runtime's function `NAME`. The linker's option `--wrap` redirects calls of
+//! `NAME` to it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -22,7 +23,7 @@ impl Dim3 {
     }
 }
 
-/// The configuration that `<<<>>>` pushed and that the kernel's stub has not popped yet.
+/// The configuration of a launch, which `<<<>>>` has pushed and the kernel's stub has not yet popped.
 #[derive(Clone, Copy)]
 struct Configuration {
     grid: Dim3,
@@ -35,7 +36,8 @@ thread_local! {
     static CONFIGURATION: std::cell::Cell<Option<Configuration>> = const { std::cell::Cell::new(None) };
 }
 
-/// Writes a result through the caller's pointer. Returns a CUDA error code: 0, or `INVALID_VALUE` if the pointer is null.
+/// Writes a result to the caller's pointer. Returns a CUDA error code, which is 0, or `INVALID_VALUE` if the pointer is
+/// null.
 pub(super) unsafe fn give<T>(to: *mut T, value: T) -> u32 {
     if to.is_null() {
         return INVALID_VALUE;
@@ -56,11 +58,12 @@ unsafe fn text(name: *const c_char) -> String {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
-    // SAFETY: nvcc generates this call, with a pointer to the wrapper of the fat binary that it embedded in the library.
+    // SAFETY: nvcc generates this call, and passes a pointer to the wrapper of the fat binary that it has embedded in
+    // the library.
     let text = unsafe { fat_binary::ptx(wrapper) };
     let mut runtime = runtime();
     runtime.images.push(Image { text, module: None });
-    // The handle is the image's index plus 1, so it is never null.
+    // The handle is the image's index plus 1, because it must not be null.
     std::ptr::without_provenance_mut(runtime.images.len())
 }
 
@@ -152,8 +155,8 @@ pub(super) unsafe extern "C" fn __wrap___cudaGetKernel(
 /// Launches a kernel.
 ///
 /// # Safety
-/// `arguments` must point to an array with one pointer for each parameter of the kernel, each to a readable value of the
-/// parameter's size.
+/// `arguments` must point to an array with one pointer for each parameter of the kernel. Each of these pointers must
+/// point to a readable value of the parameter's size.
 pub(super) unsafe fn launch(
     host: *const c_void,
     grid: Dim3,

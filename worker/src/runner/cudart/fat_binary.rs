@@ -1,22 +1,22 @@
-//! Finds the PTX in a fat binary, the container in which nvcc embeds device code in a library.
+//! Finds the PTX in a fat binary, which is the container in which nvcc embeds device code in a library.
 
 use std::ffi::c_void;
 
-/// The architecture of the emulated device, as fat binaries write it.
+/// The architecture of the emulated device, in the notation of fat binaries.
 const DEVICE: u32 = 80;
-/// The first four bytes of the structure that refers to a fat binary, and of the fat binary itself.
+/// The first four bytes of the structure that refers to a fat binary, and below it those of the fat binary itself.
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const MAGIC: u32 = 0xba55_ed50;
 /// The kind of an entry that contains PTX.
 const KIND_OF_PTX: u16 = 1;
-/// Offsets of fields in the header of an entry, in bytes.
+/// The offsets of fields in the header of an entry, in bytes.
 const HEADER_BYTES_AT: usize = 4;
 const PAYLOAD_BYTES_AT: usize = 8;
 const ARCHITECTURE_AT: usize = 28;
-/// The smallest header of an entry, in bytes.
+/// The smallest size of an entry's header, in bytes.
 const MIN_HEADER_BYTES: usize = 48;
 
-/// The structure that the library's constructor passes.
+/// The structure that the constructor of a candidate's library passes to `__cudaRegisterFatBinary`.
 #[repr(C)]
 struct Wrapper {
     magic: u32,
@@ -25,13 +25,13 @@ struct Wrapper {
     name: *const c_void,
 }
 
-/// Returns the PTX for the newest architecture that is not newer than the emulated device's, or the reason why there is
-/// none.
+/// Returns the PTX for the newest architecture that the emulated device can run, or the reason why there is no such
+/// PTX.
 ///
 /// # Safety
-/// `wrapper` must be what nvcc's code passes to `__cudaRegisterFatBinary`.
+/// `wrapper` must be the pointer that nvcc's code passes to `__cudaRegisterFatBinary`.
 pub(super) unsafe fn ptx(wrapper: *const c_void) -> Result<String, String> {
-    // SAFETY: the caller's obligation; magic numbers are checked before anything behind them is read.
+    // SAFETY: the caller's obligation; the magic numbers are checked before anything that follows them is read.
     let bytes = unsafe {
         let wrapper = &*wrapper.cast::<Wrapper>();
         if wrapper.magic != WRAPPER_MAGIC || wrapper.data.cast::<u32>().read_unaligned() != MAGIC {
@@ -45,7 +45,7 @@ pub(super) unsafe fn ptx(wrapper: *const c_void) -> Result<String, String> {
     of_entries(bytes)
 }
 
-/// Returns the newest PTX that the device can run.
+/// Returns the PTX for the newest architecture that the device can run.
 fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     let mut best: Option<(u32, &[u8])> = None;
     while let Some(entry) = Entry::first(bytes) {
@@ -67,7 +67,7 @@ fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     }
 }
 
-/// An image in a fat binary, and the bytes after it.
+/// An image in a fat binary, and the bytes that follow it.
 struct Entry<'a> {
     kind: u16,
     architecture: u32,
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(of_entries(&all.concat()), Ok(".version 2".to_owned()));
         assert!(of_entries(&all[3]).expect_err("too new").contains("no PTX that the emulated device runs"));
         assert!(of_entries(&entry(1, 80, b"\x01\x02")).expect_err("no text").contains("is compressed"));
-        // A length beyond the end, and a header that is too short.
+        // The first case has a length beyond the end, and the second has a header that is too short.
         let mut cut = entry(1, 80, b".version 2\0");
         cut.truncate(70);
         assert!(of_entries(&cut).is_err());

@@ -1,5 +1,5 @@
 //! Further functions of the CUDA runtime: launches with attributes, attributes of kernels and pointers, copies of rows,
-//! queries of streams, and the device's properties in the form of CUDA 12.
+//! queries of streams, and the device's properties in CUDA 12's layout.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,7 +12,7 @@ use super::{INVALID_VALUE, Runtime, properties, runtime};
 const MAX_DYNAMIC_SHARED: c_int = 8;
 /// The largest number of attributes of one launch.
 const MAX_ATTRIBUTES: usize = 64;
-/// The PTX and binary versions in a kernel's attributes, for compute capability 8.0.
+/// The PTX version and the binary version in a kernel's attributes, which mean compute capability 8.0.
 const VERSION: c_int = 80;
 
 /// `cudaLaunchConfig_t`.
@@ -35,12 +35,13 @@ pub(super) struct LaunchAttribute {
 }
 
 impl LaunchAttribute {
-    /// The feature that the attribute requests, if the emulated device lacks it. `None` if the attribute has no effect
-    /// here.
+    /// Returns the feature that the attribute requests, if the emulated device lacks it. Returns `None` if the
+    /// attribute can be ignored.
     fn missing_feature(&self) -> Option<String> {
         let value = &self.value;
         match self.id {
-            // Hints for caches and the scheduler, and dependencies between launches, which never overlap here.
+            // These are hints for caches and the scheduler, and dependencies between launches, which never overlap
+            // here.
             0 | 1 | 3 | 5..=10 | 12 | 14 => None,
             2 if value[0] == 0 => None,
             4 | 11 if value[..3].iter().all(|&size| size <= 1) => None,
@@ -112,7 +113,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncGetAttributes(
         constant: 0,
         local: size(function.local_bytes()),
         max_threads: properties::signed(function.max_threads().into()),
-        // PTX does not limit registers. This number allows as many threads as a multiprocessor holds.
+        // PTX does not limit registers. With this number, a multiprocessor can run its largest number of threads.
         registers: properties::REGISTERS / properties::THREADS_PER_MULTIPROCESSOR,
         ptx_version: VERSION,
         binary_version: VERSION,
@@ -139,7 +140,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
         Ok(found) => found,
         Err(code) => return code,
     };
-    // Other attributes have no effect here. Launches with clusters are refused.
+    // Other attributes are hints, or concern clusters. They have no effect, and launches with clusters are refused.
     if attribute != MAX_DYNAMIC_SHARED {
         return 0;
     }
@@ -159,7 +160,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
 }
 
 impl Runtime {
-    /// The largest dynamic shared memory of a launch of the kernel, in bytes.
+    /// Returns the largest dynamic shared memory that a launch of the kernel may request, in bytes.
     pub(super) fn dynamic_shared(&self, host: usize, static_bytes: u64) -> u64 {
         let usual = limits::STATIC_SHARED_BYTES.saturating_sub(static_bytes);
         self.dynamic_shared.get(&host).copied().map_or(usual, |raised| raised.max(usual))
@@ -184,17 +185,17 @@ pub(super) unsafe extern "C" fn __wrap_cudaPointerGetAttributes(
     let attributes = if on_device {
         PointerAttributes { kind: 2, device: 0, on_device: pointer, on_host: std::ptr::null() }
     } else {
-        // All memory of the host is reported as unregistered.
+        // All memory of the host is reported as memory that is not registered with CUDA.
         PointerAttributes { kind: 0, device: -2, on_device: std::ptr::null(), on_host: pointer }
     };
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, attributes) }
 }
 
-/// Copies `height` rows of `width` bytes. The pitches are the distances between rows, in bytes.
+/// Copies `height` rows of `width` bytes. A pitch is the distance between two rows, in bytes.
 ///
 /// # Safety
-/// As for `Runtime::copy`, for every row.
+/// The requirements of `Runtime::copy` apply to every row.
 unsafe fn copy_rows(
     (to, to_pitch): (*mut c_void, usize),
     (from, from_pitch): (*const c_void, usize),
@@ -247,7 +248,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpy2DAsync(
     unsafe { copy_rows((to, to_pitch), (from, from_pitch), (width, height), kind) }
 }
 
-/// No stream is ever captured, because there are no graphs.
+/// Reports that no stream is being captured, because this runtime has no graphs.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamIsCapturing(_: *mut c_void, to: *mut c_int) -> u32 {
     // SAFETY: the caller keeps the contract of the runtime's function.
@@ -279,7 +280,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetStreamPriorityRange(
     0
 }
 
-/// `cudaGetDeviceProperties` of CUDA 12, which fills a different structure than that of CUDA 13.
+/// `cudaGetDeviceProperties` of CUDA 12, whose structure has a different layout than that of CUDA 13.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties_v2(to: *mut u8, _: c_int) -> u32 {
     // SAFETY: only code that was compiled for CUDA 12 calls this symbol, because its headers rename

@@ -1,10 +1,11 @@
-//! Device memory: inputs and outputs, allocations of the candidate, and copies.
+//! Manages device memory: maps inputs and outputs into it, and copies from and to it.
 
 use super::{INVALID_VALUE, Runtime, runtime};
 
-/// Inputs keep their captured addresses modulo this number of bytes.
+/// The device address of an input equals its captured address modulo this number of bytes.
 const INPUT_PHASE: u64 = 64;
-/// Outputs keep their addresses modulo this number of bytes. Their memory is otherwise aligned as on a card.
+/// The device address of an output equals its host address modulo this number of bytes. Apart from that, outputs are
+/// aligned as on a card.
 const OUTPUT_PHASE: u64 = 4;
 
 /// The kinds of copies (`cudaMemcpyKind`).
@@ -14,23 +15,23 @@ const TO_HOST: i32 = 2;
 const ON_DEVICE: i32 = 3;
 const BY_ADDRESS: i32 = 4;
 
-/// Returns the device's address of an input. Stores to it are faults.
+/// Returns the device address of an input. A kernel that stores to an input causes a fault.
 pub(in crate::runner) fn show_input(data: *mut u8, bytes: usize, index: usize) -> *mut u8 {
     runtime().show(data, bytes, INPUT_PHASE, true, || format!("input {index}"))
 }
 
-/// Returns the device's address of a slot of an output.
+/// Returns the device address of a slot of an output.
 pub(in crate::runner) fn show_output(data: *mut u8, bytes: usize, index: usize) -> *mut u8 {
     runtime().show(data, bytes, OUTPUT_PHASE, false, || format!("output {index}"))
 }
 
-/// Reads bytes of the device. The error says why they cannot be read.
+/// Reads bytes of the device's memory. The error says why they cannot be read.
 pub(in crate::runner) fn read(address: u64, bytes: &mut [u8]) -> Result<(), String> {
     runtime().device.read(address, bytes).map_err(|fault| fault.to_string())
 }
 
 impl Runtime {
-    /// Returns the device's address of these bytes; null if there are none or the device cannot map them.
+    /// Returns the device address of these bytes, or null if there are none or the device cannot map them.
     fn show(
         &mut self,
         data: *mut u8,
@@ -45,9 +46,9 @@ impl Runtime {
         let key = (data.addr(), bytes);
         let known = self.mapped.get(&key).copied();
         let address = known.or_else(|| {
-            // SAFETY: inputs and outputs lie in pages of this process that stay mapped as long as it lives. The
-            // candidate runs in the thread that makes the device's calls; if it writes from others, only this process
-            // is harmed.
+            // SAFETY: inputs and outputs lie in pages of this process that stay mapped as long as the process lives.
+            // The candidate runs in the thread that makes the device's calls. If it writes from other threads, only
+            // this process is harmed.
             let address = unsafe { self.device.map(data, bytes as u64, phase, read_only) }.ok()?;
             self.mapped.insert(key, address);
             self.names.insert(address, (bytes as u64, name()));
@@ -57,10 +58,11 @@ impl Runtime {
         address.map_or(std::ptr::null_mut(), std::ptr::without_provenance_mut)
     }
 
-    /// Copies bytes within or between the memory of host and device, as `kind` (a `cudaMemcpyKind`) says.
+    /// Copies bytes within or between the memory of the host and the device. `kind` (a `cudaMemcpyKind`) selects which.
     ///
     /// # Safety
-    /// A host address in `from` must have `bytes` readable bytes, and one in `to` as many writable bytes.
+    /// If `from` is a host address, `bytes` bytes must be readable there. If `to` is one, as many must be writable
+    /// there.
     pub(super) unsafe fn copy(&mut self, to: usize, from: usize, bytes: usize, kind: i32) -> u32 {
         const WHAT: &str = "in a copy";
         if bytes == 0 {

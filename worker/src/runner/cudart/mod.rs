@@ -1,8 +1,8 @@
-//! The CUDA runtime for host launchers on the emulated device.
+//! The CUDA runtime that a candidate's host code uses when it runs on the emulated device.
 //!
-//! A candidate's library is linked so that its calls to the CUDA runtime reach the functions in `exports`, `further`
-//! and `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
-//! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
+//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports`, `further`
+//! and `queries`, which this executable exports. Inputs and outputs stay where a runner has mapped them. The device
+//! gives them addresses that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
 //! The candidate shares this process and can forge all of this state, so a call without a fault proves nothing. Only
 //! the worker's own comparison of the outputs decides whether the candidate passes.
@@ -24,12 +24,12 @@ use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Mo
 pub(super) use self::memory::{read, show_input, show_output};
 use self::report::CallErrors;
 
-/// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and
+/// The names of the exported functions, one in each line. The build script exports them with the prefix `__wrap_`, and
 /// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with a real
 /// CUDA runtime in a library.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
-/// The prefixes of the functions of CUDA's libraries.
+/// The prefixes that the names of functions in CUDA's libraries have.
 const LIBRARIES: [&str; 7] = ["cuda", "cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse"];
 
 // Error codes of the runtime (`cudaError_t`).
@@ -41,7 +41,7 @@ const INVALID_SYMBOL: u32 = 13;
 const INVALID_FUNCTION: u32 = 98;
 const NO_KERNEL_IMAGE: u32 = 209;
 const NOT_SUPPORTED: u32 = 801;
-/// The size of the device's memory, in bytes. Allocations take it from the runner's memory, which has its own limit.
+/// The size of the device's memory, in bytes. What is allocated there counts towards the runner's own memory limit.
 const MEMORY: u64 = 8 << 30;
 
 static RUNTIME: LazyLock<Mutex<Runtime>> = LazyLock::new(|| Mutex::new(Runtime::new()));
@@ -54,11 +54,11 @@ fn runtime() -> MutexGuard<'static, Runtime> {
 struct Image {
     /// The PTX, or the reason why there is none.
     text: Result<String, String>,
-    /// Loaded at its first use, as a card's driver does.
+    /// The module. It is loaded when it is first used, as by a card's driver.
     module: Option<Module>,
 }
 
-/// A kernel or a variable: the number of the image that contains it, and its name in that image.
+/// A kernel or a variable, identified by the index of the image that contains it and by its name in that image.
 #[derive(Clone)]
 struct Symbol {
     image: usize,
@@ -68,16 +68,17 @@ struct Symbol {
 struct Runtime {
     device: Device,
     images: Vec<Image>,
-    /// Keyed by the addresses that host code uses for them.
+    /// The kernels and variables, by the addresses that host code uses for them.
     symbols: HashMap<usize, Symbol>,
-    /// The device addresses of inputs and outputs, keyed by address and size in this process.
+    /// The device addresses of inputs and outputs, by their address and size in this process.
     mapped: HashMap<(usize, usize), u64>,
-    /// Names of inputs and outputs for messages, with their sizes, by their addresses on the device.
+    /// The sizes and names of inputs and outputs, by their device addresses. The names are for messages.
     names: BTreeMap<u64, (u64, String)>,
     /// The number of launches in the current call of the candidate.
     launches: usize,
     next_handle: usize,
-    /// The dynamic shared memory that `cudaFuncSetAttribute` allows a kernel, in bytes, by its address on the host.
+    /// The dynamic shared memory that `cudaFuncSetAttribute` has allowed a kernel, in bytes, by the kernel's host
+    /// address.
     dynamic_shared: HashMap<usize, u64>,
     /// The error that `cudaGetLastError` returns.
     last: u32,
@@ -86,8 +87,8 @@ struct Runtime {
 
 impl Runtime {
     fn new() -> Self {
-        // One host thread is enough: results do not depend on their number, and the runner's CPU limits may allow no
-        // more.
+        // One host thread is enough, because results do not depend on the number of threads, and the runner's CPU
+        // limits may allow no more.
         let config =
             Config { memory: MEMORY, threads: 1, check_uninitialised_global: true, ..Config::default() };
         Self {
@@ -104,7 +105,7 @@ impl Runtime {
         }
     }
 
-    /// Records an error code for `cudaGetLastError`, and returns it.
+    /// Records an error code, so that `cudaGetLastError` returns it, and also returns the code.
     fn result(&mut self, code: u32) -> u32 {
         if code != 0 {
             self.last = code;
@@ -112,7 +113,7 @@ impl Runtime {
         code
     }
 
-    /// Records a fault of the device, and returns its code.
+    /// Records a fault of the device, and returns the fault's error code.
     fn fault(&mut self, fault: &Fault, what: &str) -> u32 {
         let names = &self.names;
         let name = |address: u64| {
@@ -135,7 +136,7 @@ impl Runtime {
         self.result(code)
     }
 
-    /// Returns the error code of an operation on the device, and records a fault.
+    /// Returns the error code of an operation on the device. If the operation failed, also records the fault.
     fn code_of(&mut self, result: Result<(), Fault>, what: &str) -> u32 {
         match result {
             Ok(()) => 0,
@@ -144,7 +145,7 @@ impl Runtime {
     }
 
     fn new_handle(&mut self) -> usize {
-        // Never null, and never an address of host memory.
+        // This is never null, and never an address of host memory.
         self.next_handle += 16;
         self.next_handle
     }
@@ -226,7 +227,7 @@ impl Runtime {
         let launch = Launch { grid, block, shared_bytes: shared, params, limit };
         match self.device.launch(function, &launch) {
             Ok(summary) => {
-                // Errors are ignored, because the candidate may have closed its standard output.
+                // Errors are ignored here, because the candidate may have closed its standard output.
                 let mut output = std::io::stdout();
                 let _ = output.write_all(summary.printed.as_bytes()).and_then(|()| output.flush());
                 0
@@ -245,12 +246,14 @@ pub(super) fn begin_call() {
     runtime.launches = 0;
     runtime.last = 0;
     runtime.errors = CallErrors::default();
-    // Each call starts without a fault, as in a new process. The call with the fault has its verdict already.
+    // Each call starts without a fault, as in a new process. The verdict on the call that caused the fault is already
+    // known.
     runtime.device.forget_fault();
 }
 
-/// Ends a call of the candidate that returned `code`. Returns the error that explains its failure, with the prefix that
-/// names its status; `None` if there was none, or only refused requests that the candidate handled.
+/// Ends a call of the candidate that returned `code`. Returns the error that explains why the call failed, with the
+/// prefix that stands for its status. Returns `None` if there was no error, or only refused requests that the candidate
+/// handled.
 pub(super) fn end_call(code: i32) -> Option<String> {
     let runtime = &mut *runtime();
     let is_pending = runtime.last != 0;
@@ -273,7 +276,8 @@ pub(super) fn explain(loader: String) -> String {
     }
 }
 
-/// The name of a C++ function with its namespaces, without parameters; any other symbol as it is.
+/// Returns the name of a C++ function with its namespaces but without its parameters. Returns any other symbol
+/// unchanged.
 fn demangled(symbol: &str) -> String {
     let Some(nested) = symbol.strip_prefix("_ZNK").or_else(|| symbol.strip_prefix("_ZN")) else {
         return symbol.to_owned();

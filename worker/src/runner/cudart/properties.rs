@@ -1,11 +1,11 @@
-//! The properties of the emulated device, as the runtime's queries return them.
+//! The properties of the emulated device that the runtime's queries return.
 
 use opt_emulator::limits;
 
 use super::INVALID_VALUE;
 
 const WARP: i32 = 32;
-/// The number of multiprocessors. It is small, because some kernels start one block or more for each.
+/// The number of multiprocessors. It is small, because some kernels start at least one block for each.
 const MULTIPROCESSORS: i32 = 4;
 pub(super) const THREADS_PER_MULTIPROCESSOR: i32 = 2048;
 const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;
@@ -13,8 +13,8 @@ pub(super) const REGISTERS: i32 = 65_536;
 const L2_BYTES: i32 = 4 << 20;
 const CAPABILITY: (i32, i32) = (8, 0);
 
-/// The size of `cudaDeviceProp` and the offsets of its fields, in bytes. The fields up to the compute capability have
-/// the same offsets in both versions below, so they are not listed.
+/// The size of `cudaDeviceProp`, and the offsets of some of its fields, in bytes. The fields up to the compute
+/// capability have the same offsets in both versions below, so they are not listed.
 pub(super) struct Layout {
     size: usize,
     multiprocessors: usize,
@@ -57,7 +57,7 @@ pub(super) fn signed(value: u64) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-/// A value of `cudaDeviceGetAttribute`; `None` if it is not known.
+/// Returns the value of an attribute for `cudaDeviceGetAttribute`, or `None` if the attribute is not known.
 pub(super) fn attribute(number: i32) -> Option<i32> {
     let axis = |sizes: [u32; 3], at: usize| signed(sizes[at].into());
     Some(match number {
@@ -81,18 +81,18 @@ pub(super) fn attribute(number: i32) -> Option<i32> {
         97 => signed(limits::SHARED_BYTES),
         106 => BLOCKS_PER_MULTIPROCESSOR,
         111 => 1024,
-        // Concurrent kernels, unified addresses and memory pools.
+        // The device supports concurrent kernels, unified addresses and memory pools.
         31 | 41 | 115 => 1,
-        // An integrated device, cooperative launches, and access to pageable memory.
+        // The device is not integrated, and supports neither cooperative launches nor access to pageable memory.
         18 | 88 | 95 => 0,
         _ => return None,
     })
 }
 
-/// Writes a `cudaDeviceProp` of a device with this much memory, and returns the runtime's error code.
+/// Writes the `cudaDeviceProp` of a device that has this much memory, and returns an error code of the runtime.
 ///
 /// # Safety
-/// `to` must be null or have room for the layout's size.
+/// `to` must be null, or point to as many writable bytes as the layout's size.
 pub(super) unsafe fn write(to: *mut u8, layout: &Layout, memory: u64) -> u32 {
     if to.is_null() {
         return INVALID_VALUE;
@@ -109,7 +109,7 @@ pub(super) unsafe fn write(to: *mut u8, layout: &Layout, memory: u64) -> u32 {
     0
 }
 
-/// The fields that are not zero: their offsets, values and sizes.
+/// Returns the offset, value and size of each field that is not zero.
 fn fields(layout: &Layout, memory: u64) -> Vec<(usize, u64, usize)> {
     let int = |offset: usize, value: i32| (offset, u64::from(value.unsigned_abs()), 4);
     let of = |number: i32| attribute(number).unwrap_or(0);
@@ -139,7 +139,7 @@ fn fields(layout: &Layout, memory: u64) -> Vec<(usize, u64, usize)> {
     ]
 }
 
-/// The number of blocks of this size that a multiprocessor runs at once.
+/// Returns the number of blocks of this size that a multiprocessor can run at once.
 pub(super) fn blocks(threads: i32, shared: u64) -> i32 {
     let by_threads = THREADS_PER_MULTIPROCESSOR / threads.max(1);
     let by_shared = limits::SHARED_BYTES.checked_div(shared).map_or(BLOCKS_PER_MULTIPROCESSOR, signed);

@@ -1,11 +1,12 @@
-//! The functions of the CUDA runtime for streams, events, errors and properties, with C's calling convention.
+//! The functions of the CUDA runtime that deal with streams, events, errors and properties. They have C's calling
+//! convention.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::exports::give;
 use super::{properties, runtime};
 
-/// The CUDA version that the driver and the runtime report: 13.0.
+/// The CUDA version that the driver and the runtime report, which is 13.0.
 const VERSION: c_int = 13_000;
 
 #[unsafe(no_mangle)]
@@ -49,8 +50,8 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventCreateWithFlags(to: *mut *mut c_
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamSynchronize(_: *mut c_void) -> u32 {
-    // Every operation is complete when its call returns, so this function and the next four only report the device's
-    // fault.
+    // Every operation is complete when its call returns. So this function and the next four only report whether the
+    // device has a fault.
     let mut runtime = runtime();
     let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     runtime.result(code)
@@ -126,7 +127,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceSetLimit(_: c_int, _: usize) ->
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetLastError() -> u32 {
     let mut runtime = runtime();
-    // As on a card, a fault that made the device unusable stays.
+    // As on a card, a fault that made the device unusable is reported again.
     let code = runtime.last;
     runtime.last = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     code

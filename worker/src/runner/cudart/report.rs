@@ -1,4 +1,4 @@
-//! The errors of the device during one call, as a text whose prefix names the status.
+//! Collects the errors of the device during one call, and reports them as a text whose prefix names the status.
 
 use opt_emulator::{Access, Fault, FaultKind, FaultSite, Memory};
 
@@ -9,14 +9,14 @@ const TIMEOUT: &str = "opt.Timeout: ";
 const NONDETERMINISTIC: &str = "opt.Nondeterministic: ";
 const CRASHED: &str = "opt.Crashed: ";
 const RAISED: &str = "opt.Raised: ";
-/// An illegal access less than this many bytes from a buffer counts as out of its bounds. Farther away, it counts as a
-/// crash.
+/// An illegal access that is less than this many bytes away from a buffer counts as an access out of the buffer's
+/// bounds. An access that is farther away counts as a crash.
 const NEAR: u64 = 1 << 16;
 
-/// The first error of each kind in a call.
+/// The first error of each kind that occurred in a call.
 #[derive(Default)]
 pub(super) struct CallErrors {
-    /// An error after which the device is unusable, or its results are unknown.
+    /// An error that makes the device unusable, or its results unknown.
     fatal: Option<String>,
     /// A request that the runtime refused. The candidate may have handled the error.
     refused: Option<String>,
@@ -43,8 +43,8 @@ impl CallErrors {
                 return;
             }
             FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
-            // Of the memory that cannot be written, only inputs have names. A write to constant memory or to a
-            // parameter counts as a crash.
+            // Inputs are the only memory that cannot be written but has a name. A write to constant memory or to a
+            // parameter therefore counts as a crash.
             FaultKind::ReadOnly(access) if name(access.address).is_some() => INPUT_MUTATED,
             FaultKind::Race { .. } => NONDETERMINISTIC,
             FaultKind::Timeout(_) | FaultKind::Deadlock | FaultKind::WarpDivergence => TIMEOUT,
@@ -56,15 +56,15 @@ impl CallErrors {
         self.fatal.get_or_insert_with(|| format!("{prefix}{text}{buffer}"));
     }
 
-    /// Returns the text, if there was an error. `with_refusals` is true if a refused request can explain how the call
-    /// ended.
+    /// Returns the text of the error, if there was one. `with_refusals` is true if a refused request can explain how
+    /// the call ended.
     pub(super) fn text(self, with_refusals: bool) -> Option<String> {
         let refused = self.refused.filter(|_| with_refusals).map(|text| format!("{RAISED}{text}"));
         self.fatal.or(refused)
     }
 }
 
-/// Describes the thread and the line.
+/// Describes the thread that caused a fault, and the line of code.
 fn describe_site(site: &FaultSite) -> String {
     let FaultSite { block, thread, lane, line, .. } = site;
     let source = site
@@ -85,7 +85,8 @@ fn access_of(kind: &FaultKind) -> Option<&Access> {
     }
 }
 
-/// For an illegal access, returns true if it is near a buffer in global memory, or in another kind of memory.
+/// For an illegal access to global memory, returns true if it is near a buffer. For other kinds of memory, returns
+/// true.
 fn is_near(access: &Access) -> bool {
     let near = |distance: Option<i64>| distance.is_none_or(|distance| distance.unsigned_abs() < NEAR);
     access.memory != Memory::Global || access.nearest.is_some_and(|nearest| near(nearest.distance))

@@ -1,4 +1,4 @@
-//! Loads shared libraries: opens them by descriptor, and looks up their functions by name.
+//! Loads shared libraries by descriptor, and looks up their functions by name.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::runner::frame::Setup;
 use crate::runner::loader::loader_error;
 use crate::runner::returned::{Place, ReturnedTensors};
 
-/// Loads the artifact and looks up its functions. The error is the loader's message, or names a missing symbol.
+/// Loads the artifact, and looks up its functions. The error is the loader's message, or names the missing symbol.
 pub(super) fn load(
     setup: &Setup,
     artifact: OwnedFd,
@@ -25,8 +25,8 @@ pub(super) fn load(
     open(setup, artifact, libraries, page).map(|(loaded, _)| loaded)
 }
 
-/// Loads an artifact that was built with the torch glue. The glue reports how many parameters the function has: one for
-/// each input, or one for each input and output.
+/// Loads an artifact that was built with the torch glue. The glue reports how many parameters the function has. If there
+/// are as many as inputs, the function returns its outputs; otherwise it must have one for each input and output.
 pub(super) fn load_over_libtorch(
     setup: &Setup,
     artifact: OwnedFd,
@@ -54,7 +54,7 @@ pub(super) fn load_over_libtorch(
     ))
 }
 
-/// Loads the artifact after its libraries. Returns its functions and its handle.
+/// Loads the artifact's libraries and then the artifact. Returns the artifact's functions and its handle.
 fn open(
     setup: &Setup,
     artifact: OwnedFd,
@@ -62,8 +62,8 @@ fn open(
     page: &ControlPage,
 ) -> Result<(Loaded, *mut libc::c_void), String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    // The loader finds an artifact's dependencies by their SONAME if they are loaded already. They are loaded globally,
-    // because some code generators leave them out of `DT_NEEDED`.
+    // If an artifact's dependencies are already loaded, the loader finds them by their SONAME. They are loaded
+    // globally, because some code generators leave them out of `DT_NEEDED`.
     for (name, library) in setup.libraries.iter().zip(libraries) {
         open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
     }
@@ -93,12 +93,12 @@ fn open(
     Ok((Loaded { run, plan, raised, returned: false, may_refuse, tensors, entries: Vec::new() }, handle))
 }
 
-/// Opens a library by descriptor, because this process's user may not be able to enter its folder. `name` is its name
-/// in error messages.
+/// Opens a library by its descriptor, because this process's user may not be able to enter the library's folder. `name`
+/// is the name that error messages show.
 fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::c_void, String> {
     let descriptor_path = format!("/proc/self/fd/{}", library.as_raw_fd());
     let path = CString::new(descriptor_path.as_str()).map_err(|error| error.to_string())?;
-    // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
+    // SAFETY: the path is NUL-terminated. Constructors of the library run here, in a process that is meant for this.
     let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
     if handle.is_null() { Err(loader_error().replace(&descriptor_path, name)) } else { Ok(handle) }
 }

@@ -1,4 +1,4 @@
-//! Loads modules of an interpreted language with the interpreter that hosts this runner.
+//! Loads modules of an interpreted language, with the interpreter that hosts this runner.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -8,8 +8,9 @@ use crate::runner::control::{ControlPage, Phase};
 use crate::runner::frame::{Setup, WireCall};
 use crate::runner::python::{self, Interpreter};
 
-/// Loads the module, or the graphs in `libraries`, for entries with these calls and argument counts. The error says what
-/// failed; for an exception in the module, it is the exception's text.
+/// Loads the module, or the graphs in `libraries`. `entries` contains the call of each entry, and the number of
+/// arguments before its outputs. The error says what failed. If the module raised an exception, it is the exception's
+/// text.
 pub(super) fn load(
     interpreter: Interpreter,
     setup: &Setup,

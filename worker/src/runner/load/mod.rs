@@ -1,4 +1,4 @@
-//! Loads an artifact with the launcher of its language, and returns functions that can be called.
+//! Loads an artifact with the launcher of its language, and returns functions through which it can be called.
 
 mod dlopen;
 mod interpreter;
@@ -22,15 +22,15 @@ pub(super) struct Loaded {
     pub(super) raised: Raised,
     /// True if the candidate returns its outputs. They are then copied into their slots before the call ends.
     pub(super) returned: bool,
-    /// Whether the functions may be built with tvm-ffi, which refuses calls whose arguments have another form.
+    /// True if the functions may be built with tvm-ffi, which refuses calls whose arguments have another form.
     pub(super) may_refuse: bool,
-    /// Takes tensors that functions built with tvm-ffi return.
+    /// Takes the tensors that functions built with tvm-ffi return.
     pub(super) tensors: Option<ReturnedTensors>,
-    /// The `self` argument for each entry; empty if functions take none.
+    /// The `self` argument for each entry. Empty if the functions take none.
     pub(super) entries: Vec<*mut c_void>,
 }
 
-/// The source of a failed call's error text.
+/// The place from which the error text of a failed call is read.
 pub(super) enum Raised {
     Library(RaisedErrors),
     Interpreter,
@@ -51,9 +51,9 @@ pub(super) struct LoadInputs {
     pub(super) libraries: Vec<OwnedFd>,
     /// The interpreter that hosts this process.
     pub(super) interpreter: Option<Interpreter>,
-    /// For each entry that an interpreter calls: the call, and the number of arguments before its outputs.
+    /// The calls of the entries that an interpreter calls, each with the number of arguments before the outputs.
     pub(super) calls: Vec<(WireCall, usize)>,
-    /// The number of inputs, and of outputs that are passed separately; the same for every entry.
+    /// The number of inputs, and the number of outputs that are passed separately. Both are the same for every entry.
     pub(super) arity: (usize, usize),
 }
 

@@ -1,8 +1,8 @@
-//! The functions of Python's C API that a runner uses, looked up by name in the interpreter's library.
+//! The functions of Python's C API that a runner uses. They are looked up by name in the interpreter's library.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 
-/// `PyObject`, used as an opaque type.
+/// Python's `PyObject`, which is opaque here.
 #[repr(C)]
 pub(super) struct Object {
     opaque: [u8; 0],
@@ -11,10 +11,10 @@ pub(super) struct Object {
 /// A pointer to a Python object.
 type Handle = *mut Object;
 
-/// Looks up a function of type `T` in the library; the error names what is missing.
+/// Looks up a function of type `T` in the library. If the library lacks it, the error contains the function's name.
 ///
 /// # Safety
-/// `T` must be a function pointer type with the function's signature.
+/// `T` must be a function pointer type that has the function's signature.
 unsafe fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, String> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
     // SAFETY: a handle that dlopen returned and a NUL-terminated name.
@@ -22,20 +22,20 @@ unsafe fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, String> 
     if address.is_null() {
         return Err(format!("the interpreter's library lacks `{}`", name.to_string_lossy()));
     }
-    // SAFETY: a pointer of the same size; the caller guarantees the type.
+    // SAFETY: the pointer has the same size, and the caller guarantees the type.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
 macro_rules! api {
     ($($field:ident: $name:literal => $type:ty;)*) => {
-        /// The functions of Python's C API, and `None`.
+        /// The functions of Python's C API, and the object `None`.
         pub(super) struct Api {
             $(pub(super) $field: $type,)*
             pub(super) none: Handle,
         }
 
         impl Api {
-            /// `library` is a handle of the interpreter's library.
+            /// Looks up all functions. `library` is a handle of the interpreter's library.
             pub(super) fn find(library: *mut c_void) -> Result<Self, String> {
                 // SAFETY: the signatures are from Python's documentation.
                 unsafe {
@@ -71,7 +71,7 @@ api! {
 }
 
 impl Api {
-    /// Returns the text of a str object; `None` for other objects.
+    /// Returns the text of a str object, or `None` for other objects.
     ///
     /// # Safety
     /// The interpreter's lock must be held, and `object` must be alive.
@@ -84,7 +84,7 @@ impl Api {
             unsafe { (self.forget_error)() };
             return None;
         }
-        // SAFETY: `length` bytes are valid as long as the object lives.
+        // SAFETY: `length` bytes are valid as long as the object lives, and they are copied below.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length.unsigned_abs()) };
         Some(String::from_utf8_lossy(bytes).into_owned())
     }

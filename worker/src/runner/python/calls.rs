@@ -1,6 +1,8 @@
-//! Loads a candidate's module, and wraps the calls of its entries as functions of the C candidate interface.
+//! Loads the module of a Python candidate, and makes the calls of its entries available as functions of the C candidate
+//! interface.
 //!
-//! The *driver* is `driver.py`, the Python code that the interpreter runs. Its class `Driver` loads the module.
+//! The *driver* is `driver.py`, which is the Python code that the interpreter runs. Its class `Driver` loads the
+//! module.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,11 +20,11 @@ use super::api::{Api, Object};
 use crate::runner::abi::{Any, DlTensor};
 use crate::runner::frame::{Setup, WireCall};
 
-/// The largest source that is accepted.
+/// The largest size of a source that is accepted.
 const MAX_SOURCE: Bytes = Bytes::mib(16);
-/// The driver's name for `OPT_UNSUPPORTED`.
+/// The text that the driver returns for `OPT_UNSUPPORTED`.
 const UNSUPPORTED_TEXT: &str = "opt.Unsupported";
-/// The codes of the candidate interface for an unsupported entry and for a failed call.
+/// The codes of the candidate interface for an unsupported entry and, below it, for a failed call.
 const UNSUPPORTED: c_int = -2;
 const FAILED: c_int = 1;
 const NO_ANSWER_TEXT: &str = "loading the module ended without an error text: the interpreter has no memory left, or the \
@@ -43,11 +45,11 @@ pub(in crate::runner) fn take_raised() -> Option<String> {
 struct Managed {
     tensor: DlTensor,
     context: *mut c_void,
-    /// Always null, because the memory stays mapped for the process's life.
+    /// The deleter is always null, because the memory stays mapped for the process's life.
     deleter: *mut c_void,
 }
 
-/// The state of one entry's calls. It lives as long as the process.
+/// The state that the calls of one entry need. It lives as long as the process.
 struct EntryCalls {
     api: &'static Api,
     call: *mut Object,
@@ -61,16 +63,16 @@ struct EntryCalls {
 }
 
 pub(in crate::runner) struct Calls {
-    /// For each entry, the first argument of `run` and `plan`.
+    /// The first argument that `run` and `plan` take, for each entry.
     pub(in crate::runner) entries: Vec<*mut c_void>,
     /// True if the module has a plan function (`<symbol>_plan`).
     pub(in crate::runner) has_plan: bool,
-    /// True if the candidate returns its outputs, which are then copied.
+    /// True if the candidate returns its outputs, which the driver then copies to the output memory.
     pub(in crate::runner) returned: bool,
 }
 
-/// Loads the module for these entries. Each comes with the number of its arguments before the outputs. The error says
-/// what failed; for an exception in the module, it is the exception's text.
+/// Loads the module for these entries, each of which comes with the number of its arguments before the outputs. The
+/// error says what failed. If the module raised an exception, the error is the exception's text.
 pub(in crate::runner) fn load(
     interpreter: Interpreter,
     setup: &Setup,
@@ -84,7 +86,7 @@ pub(in crate::runner) fn load(
     let graphs = graphs(setup, libraries);
     let Interpreter { api, driver } = interpreter;
     // SAFETY: the lock has been held since `ready`. No null pointer is passed on, and no object is released twice. The
-    // answer is never released, because entries refer to its parts. After an early error nothing is released, because
+    // answer is never released, because entries refer to its parts. After an early error, nothing is released, because
     // the process then ends.
     unsafe {
         let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
@@ -121,7 +123,7 @@ pub(in crate::runner) fn load(
     }
 }
 
-/// Returns a JSON map from each graph's key to its path. Empty if the launcher needs no graphs.
+/// Returns a JSON object that maps each graph's key to its path. It is empty if the launcher needs no graphs.
 fn graphs(setup: &Setup, libraries: &[OwnedFd]) -> String {
     let path = |library: &OwnedFd| format!("/proc/self/fd/{}", library.as_raw_fd());
     let pairs = setup.libraries.iter().zip(libraries).map(|(key, library)| (key, path(library)));
@@ -129,7 +131,7 @@ fn graphs(setup: &Setup, libraries: &[OwnedFd]) -> String {
     if setup.launcher == Launcher::Graphs { serde_json::json!(paths).to_string() } else { String::new() }
 }
 
-/// Reads the whole file. Does not use the position of the open file, because other runners share it.
+/// Reads the whole file. Does not use the position of the open file, because other runners share this position.
 fn read(artifact: &File) -> io::Result<Vec<u8>> {
     let size = Bytes::new(artifact.metadata()?.len());
     if MAX_SOURCE < size {
@@ -149,8 +151,9 @@ unsafe fn read_answer(
     answer: *mut Object,
     entries: &[(WireCall, usize)],
 ) -> Result<Calls, String> {
-    // SAFETY: `Driver.load` returns a tuple of four: an error text or None, an int, the calls, and the plan calls. The
-    // calls are a tuple of one function for each entry; the plan calls are the same, or an empty tuple.
+    // SAFETY: `Driver.load` returns a tuple of four items: an error text or None, an int, the calls, and the plan
+    // calls. The calls are a tuple with one function for each entry. The plan calls are such a tuple too, or an empty
+    // one.
     unsafe {
         let error = (api.item)(answer, 0);
         if error != api.none {
@@ -189,8 +192,8 @@ pub(in crate::runner) unsafe extern "C" fn run(
     unsafe { call(this, arguments, count, false) }
 }
 
-/// Makes the plan call of an entry: calls the candidate's optional `<symbol>_plan`, once, before the entry's other
-/// calls.
+/// Makes the plan call of an entry, which calls the candidate's optional function `<symbol>_plan`, once, before the
+/// entry's other calls.
 ///
 /// # Safety
 /// The requirements of `call` apply.
@@ -223,15 +226,15 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     }
     entry.capsules.clear();
     for managed in &mut entry.managed {
-        // SAFETY: the structure is read when a tensor is made from the capsule, and the structure's `deleter` is read
-        // again when that tensor is freed, perhaps after later calls. The vector does not reallocate once a capsule
-        // refers to it, because every call of an entry has the same number of tensors.
+        // SAFETY: the structure is read when a tensor is made from the capsule. Its `deleter` is read again when that
+        // tensor is freed, which may be after later calls. Capsules that refer to the vector stay valid, because it
+        // does not reallocate: every call of an entry has the same number of tensors.
         let capsule =
             unsafe { (api.capsule)((&raw mut *managed).cast(), c"dltensor".as_ptr(), std::ptr::null()) };
         entry.capsules.push(capsule);
     }
     let function = if planned { entry.plan } else { entry.call };
-    // SAFETY: the objects are alive. If a capsule could not be made and is null, nothing is called.
+    // SAFETY: the objects are alive. If a capsule is null because it could not be made, nothing is called.
     let answer = unsafe {
         if entry.capsules.iter().any(|capsule| capsule.is_null()) {
             std::ptr::null_mut()
@@ -240,7 +243,7 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
         }
     };
     for &capsule in entry.capsules.iter().filter(|capsule| !capsule.is_null()) {
-        // SAFETY: made above and released once.
+        // SAFETY: the capsule was made above, and is released once.
         unsafe { (api.release)(capsule) };
     }
     if answer.is_null() {
@@ -250,7 +253,7 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
         return FAILED;
     }
     let done = answer == api.none;
-    // SAFETY: a live object.
+    // SAFETY: the object is alive.
     let text = if done { None } else { unsafe { api.read(answer) } };
     // SAFETY: the reference is this function's own, and is released once.
     unsafe { (api.release)(answer) };

@@ -1,9 +1,9 @@
-"""The first code that a runner's interpreter runs: imports torch before any foreign code, then loads a candidate's
-module and makes the calls of its entries.
+"""Runs in a runner's interpreter: imports torch before any foreign code runs, and later loads a candidate's module and
+makes the calls of its entries.
 
-The runner calls `Driver.load` once, which returns functions for the calls of each entry. Each of these functions gets
-DLPack capsules of mapped memory, for the inputs and then for the outputs, and returns None or an error text. A candidate
-may do anything to these objects: verdict, clock and expected outputs are in another process.
+The runner calls `Driver.load` once. It returns functions that make the calls of each entry. Each of these functions gets
+DLPack capsules of mapped memory, first for the inputs and then for the outputs, and returns None or an error text. A
+candidate may do anything to these objects, because the verdict, the clock and the expected outputs are in another process.
 """
 
 import ctypes
@@ -32,13 +32,13 @@ IMPORTED_EARLY = (
     "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
 ).split()
 
-# The number of frames of a traceback that are reported, counted from the innermost.
+# The largest number of frames of a traceback that are reported. They are the innermost ones.
 MAX_FRAMES = 4
 UNSUPPORTED = "opt.Unsupported"
 
 
 class BoundedStream(io.RawIOBase):
-    """A standard stream whose file has a limited size. Output beyond the limit is dropped, as by C's `printf`."""
+    """A standard stream whose file has a limited size. Output that exceeds the limit is dropped, as `printf` in C drops it."""
 
     def __init__(self, number):
         super().__init__()
@@ -63,16 +63,16 @@ def text_stream(number):
 
 
 class WrongResult(Exception):
-    """A candidate returned something that does not match its outputs."""
+    """The error for a candidate that returned something that does not match its outputs."""
 
 
 def encodable(text):
-    """Escapes surrogates, which UTF-8 cannot encode. An error text that contains one could not be reported."""
+    """Escapes surrogates. UTF-8 cannot encode them, so an error text that contains one could not be reported."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def explain(error):
-    """Describes an exception, and the places where it was raised."""
+    """Describes an exception, and the lines of code in which it was raised."""
     try:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
@@ -84,7 +84,7 @@ def explain(error):
 
 
 def exit_process(end):
-    """Exits the process with the code of a SystemExit that a candidate raised."""
+    """Ends the process, with the exit code of a SystemExit that a candidate raised."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -106,7 +106,7 @@ def about_standard_module(error):
 
 
 def failed(error):
-    """Returns the error text for an exception from a candidate. A SystemExit ends the process instead."""
+    """Returns the error text for an exception that a candidate raised. If it is a SystemExit, ends the process instead."""
     if type(error) is WrongResult:
         return encodable(error.args[0])
     if isinstance(error, SystemExit):
@@ -136,7 +136,7 @@ def module_of(source, name):
 
 
 def function_of(module, symbol):
-    """Returns the callable: a function, or an instance of a class."""
+    """Returns what the candidate's calls call: a function, or an instance of the class that has this name."""
     found = getattr(module, symbol, None)
     if found is None and symbol == "run":
         found = getattr(module, "ModelNew", None)
@@ -144,7 +144,7 @@ def function_of(module, symbol):
         others = " and no `ModelNew`" if symbol == "run" else ""
         raise LookupError(f"the module has no `{symbol}`{others} (define it, or name another one with `symbol`)")
     if isinstance(found, type):
-        # A model may draw random weights. Those of the captures replace them, if the captures contain any.
+        # A model may draw random weights. If the captures contain weights, those replace the random ones.
         initial = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
         found = found(*initial)
         if isinstance(found, torch.nn.Module):
@@ -155,9 +155,9 @@ def function_of(module, symbol):
 
 
 class State:
-    """The recorded parameters and buffers of a model: the arguments whose names in the captures begin with `self.`.
+    """The recorded parameters and buffers of a model, which are the arguments whose names in the captures begin with `self.`.
 
-    Before each call, the model's tensors are set to the entry's values. The model's `forward` gets only the other arguments.
+    Before each call, the model's tensors are set to the entry's values, so `forward` gets only the other arguments.
     """
 
     def __init__(self, model, symbol, entry):
@@ -176,7 +176,7 @@ class State:
                 self.add(symbol, name, own[name], it)
         others = [it for name, it in recorded.items() if name not in own]
         unnamed = {name: tensor for name, tensor in own.items() if name not in recorded}
-        # A model may lack recorded tensors that it does not need, and may have tensors that the recorded one lacks.
+        # The model may lack recorded tensors that it does not need, and may have tensors that the recorded model lacks.
         if others and unnamed:
             if [form(tensor) for tensor in unnamed.values()] != [(it["dtype"], it["shape"]) for it in others]:
                 raise LookupError(
@@ -195,12 +195,12 @@ class State:
 
 
 def form(tensor):
-    """Returns the dtype and shape of a tensor as the captures name them."""
+    """Returns the dtype and shape of a tensor, in the notation of the captures."""
     return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
 
 
 def state_of(function, symbol, entry):
-    """Returns the state that calls set in a model, or None if there is none or the model takes it as arguments."""
+    """Returns the state to set in a model before calls. Returns None if there is none, or if the candidate takes it as arguments."""
     recorded = entry["state"]
     if not recorded or not isinstance(function, torch.nn.Module):
         return None
@@ -220,7 +220,7 @@ def state_of(function, symbol, entry):
 
 
 def arity(function):
-    """Returns the smallest and the largest number of positional arguments of a function. None means no limit."""
+    """Returns the smallest and the largest number of positional arguments that a function takes. None means that there is no limit."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     parameters = inspect.signature(called).parameters.values()
     by_place = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
@@ -229,7 +229,7 @@ def arity(function):
 
 
 def takes_outputs(function, symbol, inputs, outputs):
-    """Returns True if a function takes its outputs after its inputs, and False if it returns them. Raises TypeError if neither fits."""
+    """Returns True if a function takes its outputs after its inputs, and False if it returns them. Raises TypeError if it can do neither."""
     try:
         least, most = arity(function)
     except (TypeError, ValueError):
@@ -252,7 +252,7 @@ def takes_outputs(function, symbol, inputs, outputs):
 
 
 def single_tensor(value, path):
-    """Returns the tensor in a returned tuple or list of one; raises an error for any other value."""
+    """Returns the only tensor in a returned tuple or list. Raises an error for any other value."""
     if isinstance(value, (tuple, list)):
         (found,) = all_tensors(value, (path,))
         return found
@@ -265,7 +265,7 @@ def single_tensor(value, path):
 
 
 def all_tensors(value, paths):
-    """Returns the tensors in a returned value, in order."""
+    """Returns the tensors that a returned value contains, in order."""
     found = []
 
     def collect(part):
@@ -300,10 +300,10 @@ def one_along(tensor, axes):
 
 
 def one_of_each(returned, path, axes):
-    """Returns the first elements along axes along which the recorded output has only one. The others must be equal, apart from rounding."""
+    """Returns the first elements along the axes along which the recorded output was expanded. The others must be equal to them, apart from rounding."""
     for axis in axes:
         first = returned.narrow(axis, 0, 1)
-        # If the returned tensor is expanded too, its elements are the same memory.
+        # If the returned tensor is expanded too, its elements share memory, so they are equal.
         if returned.stride(axis) != 0 and not are_equal(returned, first.expand_as(returned)):
             raise WrongResult(
                 f"opt.IncorrectNumerical: the elements of `{path}` along axis {axis} must be equal, because the recorded output was expanded along it"
@@ -313,7 +313,7 @@ def one_of_each(returned, path, axes):
 
 
 def are_equal(tensor, other):
-    """Returns True if two tensors are equal, apart from rounding. NaNs are equal."""
+    """Returns True if two tensors are equal, apart from rounding. NaN counts as equal to NaN."""
     if tensor.dtype.itemsize == 1:
         return torch.equal(tensor.view(torch.uint8), other.view(torch.uint8))
     if torch.equal(tensor, other):
@@ -324,7 +324,7 @@ def are_equal(tensor, other):
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. Without `kept`, it neither sets the state nor copies returned outputs."""
+    """Returns a function that makes the call of an entry. If `kept` is False, it neither sets the state nor copies returned outputs."""
     text = CallSource(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]
@@ -378,7 +378,7 @@ def caller(function, entry, destination, state=None, kept=True):
 
 
 class Graphs:
-    """The compiled calls of a recorded function, each in a shared library that is loaded once."""
+    """The compiled calls of a recorded function. Each is in a shared library that is loaded once."""
 
     def __init__(self, paths, symbol):
         self.paths = json.loads(paths)
@@ -386,7 +386,7 @@ class Graphs:
         self.loaded = {}
 
     def call_of(self, entry):
-        """Returns the function that makes the call of an entry. It takes all tensors of the call, in order."""
+        """Returns the compiled function that makes the call of an entry. It takes all tensors of the call, in order."""
         key = entry["graph"]
         if key not in self.loaded:
             if key not in self.paths:
@@ -398,7 +398,7 @@ class Graphs:
 
 
 def flat(entry):
-    """Returns the entry with a call that passes only tensors, by position."""
+    """Returns the entry with its call changed so that it passes only the tensors, by position."""
     return {**entry, "call": {"positional": [{"tensor": tensor} for tensor in entry["tensors"]], "named": []}}
 
 
@@ -409,9 +409,9 @@ class Driver:
         return rehearse(self)
 
     def load(self, source, name, symbol, threads, graphs, entries):
-        """Loads a candidate for these entries. If no module is named, it is the recorded function, or its compiled calls if there are `graphs`.
+        """Loads a candidate for these entries. Without a `name`, it is the recorded function, or its compiled calls if there are `graphs`.
 
-        Returns an error text or None, whether the candidate returns its outputs, the calls of the entries, and their plan calls.
+        Returns an error text or None, 1 if the candidate returns its outputs and else 0, the calls of the entries, and their plan calls.
         """
         try:
             torch.set_num_threads(threads)
@@ -443,9 +443,9 @@ class Driver:
 
 
 class InterpretedDevice:
-    """Replaces the driver of a GPU while Triton interprets kernels on the CPU."""
+    """Stands in for the driver of a GPU, because Triton interprets kernels on the CPU."""
 
-    # The properties of an A100, which has the target's compute capability. Kernels choose block sizes by them.
+    # The properties of an A100, which has the target's compute capability. Kernels use them to choose block sizes.
     PROPERTIES = {"max_shared_mem": 166912, "max_num_regs": 65536, "multiprocessor_count": 108, "warpSize": 32}
 
     def __init__(self, target):
@@ -472,7 +472,7 @@ class InterpretedDevice:
 
 
 def constant_time(kernel_call, *arguments, quantiles=None, **options):
-    """Returns the same time for every configuration, so that autotuning keeps the first. The interpreter's times would mean nothing."""
+    """Returns the same time for every configuration, so that autotuning keeps the first one. Times of interpreted kernels would mean nothing."""
     return 0.0 if quantiles is None else [0.0] * len(quantiles)
 
 
@@ -495,7 +495,7 @@ def reseed():
 
 def boot():
     global torch, Tensor, from_capsule, copy_into
-    # Collections during the import take a sixth of its time and find about a megabyte.
+    # Garbage collections during the import would take a sixth of its time, and would find only about a megabyte.
     gc.disable()
     address = int(sys.argv[1])
     sys.argv[1:] = []

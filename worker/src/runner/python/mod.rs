@@ -1,13 +1,16 @@
-//! An interpreter in a runner. It hosts the process from the start, and the runner's code is called from it.
+//! Hosts a Python interpreter in a runner. The interpreter runs the process from the start, and calls the runner's
+//! code.
 //!
 //! ```text
 //! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve
 //! ```
 //!
-//! torch is imported before the lock-down, because it reads folders that the sandboxed runner may not be able to enter.
-//! No code of a candidate has run by then, and torch is the user's own. The interpreter's lock is held whenever
-//! our code runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go
-//! through the C candidate interface: a function of this module makes the Python call.
+//! torch is imported before the lock-down, because the import reads folders that the sandboxed runner may not be able
+//! to enter. This is safe, because torch is the user's own and no code of a candidate has run by then.
+//!
+//! The interpreter's lock is held whenever our code runs, so threads of a candidate cannot run Python code between its
+//! calls. As with a library, calls go through the C candidate interface: a function of this module makes the Python
+//! call.
 
 mod api;
 mod calls;
@@ -34,7 +37,8 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Loads and calls a small module of our own, so that what later loads and calls use is already in memory.
+    /// Loads and calls a small module of our own, so that memory which later loads and calls use is initialised
+    /// already.
     pub(super) fn rehearse(self) -> Result<(), String> {
         let Self { api, driver } = self;
         // SAFETY: the lock has been held since `ready`. No null pointer is passed on, and no object is released twice.
@@ -56,8 +60,8 @@ impl Interpreter {
         }
     }
 
-    /// Copies this process with `clone`, and runs the interpreter's fork hooks: one before it, and one after it on each
-    /// side. `is_copy` tells the sides apart.
+    /// Copies this process with `clone`, and runs the interpreter's fork hooks: one before the clone, and one after it
+    /// in each of the two processes. `is_copy` returns true for the result in the copy.
     ///
     /// # Safety
     /// The requirements of `clone_sibling` apply, and the interpreter's lock must be held.
@@ -66,7 +70,7 @@ impl Interpreter {
         clone: impl FnOnce() -> T,
         is_copy: impl FnOnce(&T) -> bool,
     ) -> T {
-        // SAFETY: functions without arguments that need the lock; the caller guarantees it.
+        // SAFETY: these functions have no arguments and need the lock, which the caller guarantees.
         unsafe {
             (self.api.before_fork)();
             let cloned = clone();
@@ -80,7 +84,7 @@ impl Interpreter {
     }
 }
 
-/// Code that runs with the interpreter, or with the reason why there is none.
+/// The code that runs once the interpreter is ready. It gets the interpreter, or the reason why there is none.
 type Continuation = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
 
 thread_local! {
@@ -88,8 +92,8 @@ thread_local! {
     static CONTINUATION: RefCell<Option<(&'static Api, Continuation)>> = const { RefCell::new(None) };
 }
 
-/// Turns this process into an interpreter and continues with `continuation` in it. Returns the exit code, which is the
-/// result of `continuation`.
+/// Turns this process into an interpreter, and runs `continuation` in it. Returns the exit code, which is the result of
+/// `continuation`.
 pub(super) fn host(python: &Python, continuation: Continuation) -> i32 {
     let ready = ready as extern "C" fn(*mut Object, *mut Object) -> c_int;
     let arguments = [
@@ -124,8 +128,8 @@ pub(super) fn host(python: &Python, continuation: Continuation) -> i32 {
 
 fn open(library: &Path) -> Result<&'static Api, String> {
     let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // Loaded globally, because Python's extension modules need its symbols.
-    // SAFETY: a NUL-terminated path; the library is the user's own interpreter.
+    // The library is loaded globally, because Python's extension modules need its symbols.
+    // SAFETY: the path is NUL-terminated, and the library is the user's own interpreter.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if handle.is_null() {
         return Err(format!(
@@ -137,8 +141,8 @@ fn open(library: &Path) -> Result<&'static Api, String> {
     Ok(Box::leak(Box::new(Api::find(handle)?)))
 }
 
-/// `driver.py` calls this with the interpreter's lock held. `driver` is its `Driver` object, and `error` is the text of
-/// an error or None.
+/// `driver.py` calls this once it is ready, with the interpreter's lock held. `driver` is its `Driver` object. `error`
+/// is an error text, or None if there was no error.
 extern "C" fn ready(driver: *mut Object, error: *mut Object) -> c_int {
     let Some((api, continuation)) = CONTINUATION.take() else { return 2 };
     if error == api.none {

@@ -1,14 +1,14 @@
-"""Finds the function that captures name, and writes its calls as source.
+"""Finds the function that captures name, and writes the calls of this function as Python source.
 
-This text is put in front of two programs, which import torch: the driver of a runner's interpreter, and the program that
-compiles recorded functions.
+This file's text is put in front of two programs, both of which import torch: the driver of a runner's interpreter, and the
+program that compiles recorded functions.
 """
 
 import types
 
 
 def recorded_function(name):
-    """Returns the function that a capture names. It is looked up in torch only, not in modules that torch imports."""
+    """Returns the function that a capture names. Looks it up only in torch, and not in modules that torch imports."""
     first, *rest = name.split(".")
     found = torch if first == "torch" and rest else None
     for part in rest:
@@ -37,7 +37,7 @@ class CallSource:
         return name
 
     def part(self, part):
-        """Returns an expression for a part of the call."""
+        """Returns a Python expression for a part of the call, such as one argument."""
         if part == "none":
             return "None"
         ((kind, it),) = part.items()
@@ -56,7 +56,7 @@ class CallSource:
         return self.value(it)
 
     def arguments(self, call, left_out=()):
-        """Returns the expressions of the call's arguments, without those at the places `left_out`."""
+        """Returns the expressions for the call's arguments, except the positional ones at the places `left_out`."""
         parts = [self.part(part) for place, part in enumerate(call["positional"]) if place not in left_out]
         if call["named"]:
             # Names come from a capture and need not be valid identifiers.

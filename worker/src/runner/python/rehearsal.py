@@ -1,8 +1,8 @@
 """Loads and calls a small module of our own, so that everything it uses is ready before a candidate needs it.
 
-The first load in a process and its first call initialise parts of torch. In a copy of a zygote, each page that they
-write is copied. A zygote rehearses once, and each copy that is made ahead rehearses while the earlier candidate still
-runs.
+The first load of a module in a process and its first call initialise parts of torch. In a copy of a zygote, Linux must
+also copy each page to which they write. So a zygote rehearses once, and each copy that is made in advance rehearses while
+the previous candidate still runs.
 """
 
 import json

@@ -1,5 +1,5 @@
-//! The canary's attempts: each makes a call that the sandbox should refuse, or one within its limits, and prints the
-//! answer.
+//! The attempts of the canary's sandboxed process. Each attempt makes a call that the sandbox should refuse, or a call
+//! within its limits, and prints the result.
 
 use std::ptr::{null, null_mut};
 
@@ -12,7 +12,7 @@ use crate::sandbox::confine::seal::seal_map;
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
-/// The result of a raw call: `ok`, or the name of the error.
+/// Describes the result of a raw system call: `ok`, or the name of the error.
 pub(super) fn answer(result: i64) -> String {
     if result < 0 { format!("{:?}", Errno::last()) } else { "ok".to_owned() }
 }
@@ -26,12 +26,12 @@ fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     let got = map(bytes, protection, flags);
     print_answer(name, if got == libc::MAP_FAILED { -1 } else { 0 });
     if got != libc::MAP_FAILED {
-        // SAFETY: our own mapping, which nothing points into.
+        // SAFETY: this is our own mapping, and nothing points into it.
         unsafe { libc::munmap(got, bytes.to_usize()) };
     }
 }
 
-/// Attempts to get past seals and namespaces.
+/// Before the lock-down, attempts to attach a segment of another IPC namespace, and to change sealed memory.
 pub(super) fn before_the_lock_down(segment: i32) {
     let page = rustix::param::page_size();
     let length = i64::try_from(page).unwrap_or(4096);
@@ -54,7 +54,7 @@ pub(super) fn before_the_lock_down(segment: i32) {
         Ok(()) => println!("seal_input=ok"),
         Err(error) => println!("seal_input=mseal: {error}"),
     }
-    // SAFETY: our own mapping, which nothing points into.
+    // SAFETY: this is our own mapping, and nothing points into it.
     unsafe {
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         print_answer("make_input_writable", libc::mprotect(input, page, writable).into());
@@ -62,20 +62,20 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
-/// Attempts to use memory and to write to a file, within these limits and beyond them.
+/// Attempts to use memory and to write to a file, both within the given limits and beyond them.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);
     try_map("map_within", Bytes::mib(1), both, libc::MAP_PRIVATE);
     try_map("map_beyond", beyond, both, libc::MAP_PRIVATE);
-    // SAFETY: only moves the end of the heap outwards; nothing uses the added range.
+    // SAFETY: this only moves the end of the heap outwards, and nothing uses the added range.
     unsafe {
         let step = isize::try_from(beyond.get()).unwrap_or(isize::MAX);
         let old = libc::sbrk(step);
         print_answer("heap_beyond", if old.addr() == usize::MAX { -1 } else { 0 });
     }
     let reserve = map(beyond, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-    // SAFETY: our own mapping. If there is none, the call is refused.
+    // SAFETY: this is our own mapping. If the mapping failed, Linux refuses the call.
     print_answer("reserve_beyond", unsafe { libc::mprotect(reserve, beyond.to_usize(), both) }.into());
     if reserve != libc::MAP_FAILED {
         // SAFETY: our own mapping, which nothing points into.
@@ -92,11 +92,11 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     }
 }
 
-/// Attempts to reach other processes, and anything else outside the sandbox. Also prints some of this process's
-/// properties, such as its pid.
+/// Attempts to reach other processes, and other things outside the sandbox. Also prints some properties of this
+/// process, such as its pid.
 pub(crate) fn isolation(parent: i32) {
-    // SAFETY: each is a plain system call that should be refused, or that returns a number; pointers are valid or
-    // null.
+    // SAFETY: each of these is a plain system call that should be refused, or that returns a number; pointers are valid
+    // or null.
     unsafe {
         println!("own_pid={}", libc::getpid());
         print_answer("signal_parent", libc::syscall(libc::SYS_kill, i64::from(parent), 0));
@@ -124,7 +124,8 @@ pub(crate) fn isolation(parent: i32) {
     }
 }
 
-/// Starts threads until one is refused, or `tasks + 1` or [`MAX_THREADS`] are running. They end with the process.
+/// Starts threads until one is refused, or until `tasks + 1` or [`MAX_THREADS`] threads are running. They end with the
+/// process.
 pub(super) fn threads(tasks: u32) {
     let count = tasks.saturating_add(1).min(MAX_THREADS);
     for started in 0..count {

@@ -1,8 +1,8 @@
-//! The sandboxed process of a canary. It runs in a candidate's sandbox and attempts what a candidate must not be able
+//! The sandboxed process of a canary. It runs in a candidate's sandbox, and attempts what a candidate must not be able
 //! to do.
 //!
-//! Prints `name=answer` for every attempt and `protection …` for every protection that the lock-down reports. Ends by
-//! overflowing its stack. `PROTECTIONS` lists the expected answers.
+//! It prints `name=answer` for every attempt, and `protection …` for every protection that the lock-down reports. It
+//! ends by overflowing its stack. `PROTECTIONS` lists the expected answers.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,16 +13,17 @@ use crate::sandbox::confine::{self, Confinement, Descriptors, FileAccess, Resour
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// The descriptor of a memory file without seals. Only the limit on file sizes stops its growth.
+/// The descriptor of a memory file without seals, so that only the limit on file sizes stops its growth.
 pub(super) const GROWING_FD: i32 = 2;
 const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Tasks allowed in addition to the existing tasks of the process's user.
+/// The number of tasks that are allowed in addition to the existing tasks of the process's user.
 const MORE_TASKS: u32 = 8;
 
-/// Like a candidate's confinement, but with low limits, which a canary can exceed with little memory.
+/// Returns a confinement like that of a candidate, but with low limits, so that a canary can exceed them with little
+/// memory.
 fn confinement() -> Confinement {
     Confinement {
         kind: SandboxKind::Candidate,
@@ -40,8 +41,8 @@ fn confinement() -> Confinement {
     }
 }
 
-/// Makes all attempts. `segment` is the id of a System V segment, `parent` the pid of the process that started this
-/// one. Returns the exit code.
+/// Makes all attempts, and returns the exit code. `segment` is the id of a System V segment, and `parent` is the pid of
+/// the process that started this one.
 pub(super) fn run(segment: i32, parent: i32) -> i32 {
     // The standard library would turn the overflow at the end into an abort.
     // SAFETY: the default action of a signal needs no handler.

@@ -1,4 +1,4 @@
-//! Fills memory as fast as one thread can, on request.
+//! Fills a requested amount of memory as fast as one thread can, when a byte arrives on standard input.
 
 use std::io::{Read as _, Write as _};
 

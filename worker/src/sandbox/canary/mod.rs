@@ -1,12 +1,12 @@
-//! Canaries: our own processes that test, before a run, the protections against candidates.
+//! Canaries, which are processes of our own that test, before a run, the protections against candidates.
 //!
-//! Owns the hidden command and its three parts:
+//! Owns the hidden command, which has three parts:
 //! - `confine` starts a process in a candidate's sandbox, compares the results of its attempts with the expected ones,
 //!   and prints one line per protection.
 //! - `attempt` is the process that `confine` starts.
 //! - `fill` waits for a byte, fills the requested memory, and keeps it until another byte comes or its input ends.
 //!
-//! None of them runs foreign code. The caller decides what a missing protection means.
+//! None of these parts runs foreign code. The caller decides what a missing protection means.
 
 pub(crate) mod attempts;
 mod confined;

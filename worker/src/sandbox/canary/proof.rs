@@ -1,5 +1,6 @@
-//! Derives protections from the attempts of the sandboxed process. A protection is present if its attempts had the
-//! expected answers, and neither the lock-down nor the start of the process reported it as missing.
+//! Decides which protections are present, by what the canary's sandboxed process could do. A protection is present if
+//! its attempts had the expected answers, and neither the lock-down nor the start of the process reported it as
+//! missing.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -24,11 +25,12 @@ const MAX_OUTPUT: u64 = 64 << 10;
 struct CanaryOutput {
     /// The answer to each attempt, by the attempt's name.
     answers: BTreeMap<String, String>,
-    /// The protections that the lock-down and the start of the process reported.
+    /// The protections that the lock-down and the start of the process reported as present or missing.
     claims: Vec<Protection>,
 }
 
-/// Runs a canary. If that fails, every protection that attempts can test is missing.
+/// Runs a canary, and returns every protection that attempts can test. If the canary cannot be run, all of them count
+/// as missing.
 pub(super) fn protections() -> Vec<Protection> {
     match run_canary() {
         Ok(canary) => judge(&canary),
@@ -40,7 +42,7 @@ pub(super) fn protections() -> Vec<Protection> {
     }
 }
 
-/// Returns every protection that attempts can test.
+/// Decides, for every protection that attempts can test, whether it is present.
 fn judge(canary: &CanaryOutput) -> Vec<Protection> {
     let provable = PROTECTIONS.iter().filter(|kind| !kind.attempts.is_empty());
     let protections = provable.map(|ProtectionKind { name, attempts, .. }| {
@@ -114,7 +116,8 @@ fn parse_output(output: &str, end: End) -> CanaryOutput {
             canary.answers.insert(name.to_owned(), answer.to_owned());
         }
     }
-    // This attempt is the last one. If the process died earlier, it has not printed the line.
+    // The overflow is the last attempt, and this line announces it. If the process died before that, the line is
+    // missing.
     if let Some(overflow) = canary.answers.get_mut("overflow") {
         *overflow = match end {
             End::Signalled { signal: libc::SIGSEGV } => "SIGSEGV".to_owned(),
@@ -124,7 +127,7 @@ fn parse_output(output: &str, end: End) -> CanaryOutput {
     canary
 }
 
-/// A System V segment that Linux removes with its last user, which is this process.
+/// A System V segment. Linux removes it when the last process that has it attached, which is this one, ends.
 struct Segment {
     id: i32,
 }

@@ -1,15 +1,15 @@
-//! SIGABRT in a process that is pid 1 of its namespace.
+//! Makes SIGABRT end a process that is pid 1 of its namespace.
 //!
-//! Linux drops every signal that the init process of a namespace sends to itself and does not handle, so after
-//! `abort()` the C library would fall back to another fatal signal. Our handler exits with a status that the worker
-//! reads as SIGABRT. A candidate that exits with this status by itself is therefore reported as aborted.
+//! Linux drops every signal that the init process of a namespace sends to itself and does not handle. After `abort()`,
+//! the C library would therefore fall back to another fatal signal. So our handler exits with a status that the worker
+//! reads as SIGABRT. As a consequence, a candidate that exits with this status by itself is reported as aborted.
 
 use std::io;
 
 /// The status with which shells represent "ended by SIGABRT".
 pub const ABORT_STATUS: i32 = 128 + libc::SIGABRT;
 
-/// Installs the handler if we are pid 1; otherwise abort works by itself.
+/// Installs the handler if this process is pid 1. In other processes, abort works without it.
 pub(super) fn report_aborts() -> io::Result<()> {
     if std::process::id() != 1 {
         return Ok(());

@@ -1,9 +1,10 @@
-//! Tests whether a process can run on more CPUs than it was given.
+//! Tests whether a process can get more CPUs than it was given.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Requests all CPUs for a moment. Returns true if the process gets more than it had, or if this cannot be determined.
-/// If it returns false, requests of libraries for CPUs do no harm and need not be refused.
+/// Requests all CPUs for a moment. Returns true if the process gets more CPUs than it had, or if this cannot be
+/// determined. If this returns false, it does no harm when a library requests CPUs, so such requests need not be
+/// refused.
 pub(super) fn can_gain_cpus() -> bool {
     // Fails if the machine has more CPUs than a `CpuSet` can contain.
     let Ok(given) = sched_getaffinity(None) else { return true };

@@ -1,8 +1,8 @@
 //! A hand-written seccomp program that refuses system calls regardless of their arguments.
 //!
 //! When a program is installed, Linux runs it once for each call number. `seccompiler` needs five instructions for each
-//! refused call, and this program only two, so runners start faster. x32 calls fail with ENOSYS, and calls of another
-//! architecture kill the process.
+//! refused call, but this program needs only two, so runners start faster. Calls through the x32 interface fail with
+//! ENOSYS, and a call through the interface of another architecture kills the process.
 
 use seccompiler::{BpfProgram, sock_filter};
 
@@ -11,10 +11,11 @@ const AUDIT_ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const AUDIT_ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// x32 calls have x86-64's architecture word and this bit in their numbers, so no other rule would match them.
+/// The bit that marks an x32 call in its number. Such calls have x86-64's architecture word, so without a check of this
+/// bit no rule would match them.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Offsets of the words in the data that a program gets.
+/// Offsets of two words in the data that Linux passes to a program.
 const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
 
@@ -23,14 +24,14 @@ const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-/// Returns a program that makes each of these calls fail with its error, or seem to succeed if the error is 0. All
-/// other native calls are allowed.
+/// Returns a program that makes each of these calls fail with its error, or seem to succeed if the error is 0. The
+/// program allows all other native calls.
 pub(super) fn program(refusals: impl Iterator<Item = (i64, i32)>) -> BpfProgram {
     let error = |errno: i32| give(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
     let mut program = vec![
         load(ARCHITECTURE_OFFSET),
         // `jt` and `jf` are the numbers of instructions to skip if the condition is true or false. The instruction
-        // after a jump returns the answer.
+        // after a jump returns the verdict.
         sock_filter { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: AUDIT_ARCHITECTURE },
         give(libc::SECCOMP_RET_KILL_PROCESS),
         load(NUMBER_OFFSET),
@@ -59,7 +60,7 @@ const fn give(answer: u32) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// Interprets the four instructions that occur, as Linux would.
+    /// Interprets the four kinds of instructions that occur in the program, as Linux would.
     fn run(program: &[sock_filter], number: u32, architecture: u32) -> u32 {
         let (mut next, mut word) = (0, 0);
         loop {

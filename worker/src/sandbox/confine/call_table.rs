@@ -1,9 +1,8 @@
-//! The system calls that are refused to sandboxed processes, with their numbers on both architectures, grouped by
-//! purpose.
+//! The system calls that sandboxed processes are refused, grouped by purpose, with their numbers on both architectures.
 //!
-//! Both columns are written out. A test on one architecture therefore also finds a number that occurs twice on the
-//! other, and a call can be refused before the C library's headers define it. `calls` decides which groups are refused
-//! to which processes, and refuses further calls depending on their arguments.
+//! The table contains the numbers of both architectures, so that a test on one architecture also finds a number that
+//! occurs twice on the other, and so that a call can be refused before the C library's headers define it. `calls`
+//! decides which groups are refused to which processes, and refuses further calls depending on their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +28,12 @@ const fn x86(name: &'static str, x86_64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: None }
 }
 
-/// Calls since Linux 5.1 have the same number everywhere.
+/// A call that was added in Linux 5.1 or later. Such calls have the same number on all architectures.
 const fn everywhere(name: &'static str, number: u16) -> Call {
     both(name, number, number)
 }
 
-// Calls that are not always refused with EPERM. `calls` says when they are refused, and with which error.
+// These calls are not always refused, or not with EPERM. `calls` decides when they are refused, and with which error.
 pub(super) const CLONE: Call = both("clone", 56, 220);
 pub(super) const CLONE3: Call = everywhere("clone3", 435);
 pub(super) const OPEN: Call = x86("open", 2);
@@ -77,7 +76,7 @@ pub(super) const NETWORK: &[Call] = &[
     both("sendmmsg", 307, 269),
 ];
 
-/// Calls that allocate memory that no limit counts, or move mappings.
+/// Calls that move mappings, or that allocate memory that no limit counts.
 pub(super) const MEMORY: &[Call] = &[
     both("memfd_create", 319, 279),
     everywhere("memfd_secret", 447),
@@ -115,7 +114,7 @@ pub(super) const CHANNELS: &[Call] = &[
     both("keyctl", 250, 219),
 ];
 
-/// Calls that inspect or reach other processes.
+/// Calls that inspect other processes or act on them.
 pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("ptrace", 101, 117),
     both("process_vm_readv", 310, 270),
@@ -185,11 +184,12 @@ pub(super) const ADMINISTRATION: &[Call] = &[
     both("nfsservctl", 180, 42),
 ];
 
-/// Calls that make timers or set limits. A timer can raise SIGCONT, which would wake a stopped runner while another one
-/// is timed.
+/// Calls that make timers or set limits. A timer can raise SIGCONT, which would wake a stopped runner while another
+/// runner is being timed.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), both("setrlimit", 160, 164)];
 
-/// Calls that make Linux allocate memory, or keep unmapped pages alive, in amounts that no limit on a process counts.
+/// Calls that make Linux allocate memory, or keep unmapped pages allocated, in amounts that no limit on a process
+/// counts.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -202,15 +202,15 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     everywhere("landlock_create_ruleset", 444),
     everywhere("landlock_add_rule", 445),
     everywhere("landlock_restrict_self", 446),
-    // A candidate's own filter could also delay a call, and so a stop, for any time.
+    // With a filter of its own, a candidate could also delay a call for any length of time, and so delay its stop.
     both("seccomp", 317, 277),
-    // Like a mapping that grows downwards, a shadow stack does not count as private memory.
+    // A shadow stack, like a mapping that grows downwards, does not count as private memory.
     everywhere("map_shadow_stack", 453),
 ];
 
-/// Calls that disturb other processes even after the caller has been stopped: they set timers (hundreds could fire
+/// Calls that disturb other processes even after the caller has been stopped. They set timers (hundreds could fire
 /// while another candidate is timed), write back the dirty pages of all processes, or read files in the background.
-/// `sched_setattr` can also request a higher frequency, or undo the caller's short time slices.
+/// `sched_setattr` can also request a higher CPU frequency, or undo the short time slices that the caller was given.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("sched_setattr", 314, 274),
     both("timerfd_create", 283, 85),
@@ -221,7 +221,7 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Calls that change folders and the contents of files. Landlock prevents them too, but not in every version of Linux.
+/// Calls that change folders or the contents of files. Landlock prevents these too, but not in every version of Linux.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// The C library's numbers for the architecture on which the test runs.
+    /// Pairs call names with the C library's numbers for the architecture on which the test runs.
     macro_rules! known {
         ($($name:ident = $constant:ident),* $(,)?) => { [$((stringify!($name), libc::$constant)),*] };
     }

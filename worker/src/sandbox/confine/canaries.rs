@@ -1,8 +1,8 @@
-//! Tests of the lock-down: runners that attempt each forbidden operation and report the result.
+//! Tests of the lock-down, in which runners attempt each forbidden operation and report the result.
 //!
-//! A test starts its own executable as a runner. In the runner, a constructor runs before the test harness, and so
-//! before any thread is started. It runs the scenario that an environment variable names, and exits. As root, most
-//! tests also run as an ordinary user.
+//! A test starts its own executable as a runner. In the runner, a constructor runs before the test harness, and
+//! therefore before any thread is started. The constructor runs the scenario that an environment variable names, and
+//! exits. If the tests run as root, most of them run again as an ordinary user.
 
 mod candidate;
 mod compiler;

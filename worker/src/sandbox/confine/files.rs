@@ -1,8 +1,8 @@
 //! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract
 //! sockets.
 //!
-//! The rules use every access right that both the running Linux and our Landlock library support, and Linux must
-//! enforce all of them. Protections that an older ABI lacks are reported as missing.
+//! The rules use every access right that both the running Linux and our Landlock library support, and the lock-down
+//! fails if Linux does not enforce all of them. Protections that an older Landlock ABI lacks are reported as missing.
 
 use std::fs::File;
 use std::io;
@@ -50,10 +50,11 @@ const TOOL_FOLDERS: [&str; 12] = [
 ];
 const TOOL_FILES: [&str; 6] =
     ["/etc/ld.so.cache", "/etc/ld.so.conf", "/proc/cpuinfo", "/proc/meminfo", "/dev/urandom", "/dev/zero"];
-/// Files that shell scripts write to.
+/// Devices that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The most rules for one folder that cannot be allowed as a whole, and the most files in a folder of libraries.
+/// The largest number of rules for one folder that cannot be allowed as a whole, and the largest number of files in a
+/// folder of libraries.
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
 /// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
@@ -63,11 +64,12 @@ const LIBRARY_MARK: &str = ".so";
 const ELF_TYPE_AT: usize = 16;
 const ELF_SHARED: u16 = 3;
 
-/// The first Landlock ABI that can deny TCP, and the first that can deny signals and abstract sockets.
+/// The first Landlock ABI that can deny TCP, and below it the first that can deny signals and abstract sockets.
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
 
-/// Rules that are ready to be enforced, with Linux's Landlock ABI; or the reason why there is no Landlock.
+/// The rules that are ready to be enforced, with the number of Linux's Landlock ABI; or the reason why Landlock cannot
+/// be used.
 pub(super) struct Rules {
     ruleset: Result<(RulesetCreated, i32), io::Error>,
 }
@@ -96,8 +98,8 @@ impl Rules {
         let mut writer = RuleWriter { ruleset: ruleset.create().map_err(refused)?, abi };
 
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        // Landlock treats mapping a library for execution as reading. A candidate may not start programs, so it needs
-        // no right to execute.
+        // Landlock treats mapping a library for execution as reading. A candidate may not start programs, so it gets no
+        // right to execute.
         let (folders, files, access): (&[&str], &[&str], _) = match confinement.kind {
             SandboxKind::Candidate => (&LIBRARY_FOLDERS, &LIBRARY_FILES, read),
             SandboxKind::Compiler => (&TOOL_FOLDERS, &TOOL_FILES, read | AccessFs::Execute),
@@ -135,7 +137,7 @@ impl Rules {
         Ok(Self { ruleset: Ok((writer.ruleset, number)) })
     }
 
-    /// Enforces the rules for this thread and everything that it starts. Returns the protections; those that Linux
+    /// Enforces the rules for this thread and everything that it starts. Returns the protections. Those that Linux
     /// lacks are marked as missing.
     pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
         let (ruleset, number) = match self.ruleset {
@@ -167,28 +169,28 @@ pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bo
     real.any(|folder| program.starts_with(folder))
 }
 
-/// The folders of `LIBRARY_FOLDERS` that exist, with links resolved.
+/// Returns the folders of `LIBRARY_FOLDERS` that exist, with links resolved.
 pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if `home`, a folder of the user, contains a system folder. Such a home is not hidden: otherwise, a plan
-/// in `/usr` would hide the compilers.
+/// Returns true if `home`, which is a folder of the user, contains a system folder. Such a home is not hidden.
+/// Otherwise, a plan in `/usr` would hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
 
 #[derive(Clone, Copy)]
 enum Absent {
-    /// Skip it. System folders differ between distributions.
+    /// Skip the path. This is for system folders, which differ between distributions.
     NeedsNoRule,
-    /// Return an error: without this path, the build or the candidate would fail later for no visible reason.
+    /// Return an error, because without this path the build or the candidate would fail later for no visible reason.
     IsAnError,
 }
 
-/// Makes rules that allow folders, except the hidden paths in them. Landlock rules can only allow access, so a folder
-/// that contains a hidden path gets no rule. Instead, the files and folders in it that are not hidden get rules, by the
-/// same principle.
+/// Makes rules that allow folders, except the hidden paths in them. Landlock rules can only allow access. So a folder
+/// that contains a hidden path gets no rule, but the files and folders in it that are not hidden get rules by the same
+/// principle.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }
@@ -219,10 +221,10 @@ impl<'a> RulesExceptHidden<'a> {
         let mut room = MAX_RULES_PER_FOLDER;
         let mut folders = vec![path.to_owned()];
         while let Some(folder) = folders.pop() {
-            // A folder that cannot be listed gets no rule.
+            // A folder that cannot be listed gets no rules.
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let path = entry.path();
-                // Symbolic links get no rule, because access depends on the rules for the link's target.
+                // Symbolic links get no rule, because access depends on the rules for their targets.
                 if entry.file_type().map_or(true, |kind| kind.is_symlink()) || self.is_hidden(&path) {
                     continue;
                 }
@@ -241,8 +243,8 @@ impl<'a> RulesExceptHidden<'a> {
     }
 
     /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for.
-    /// Other files in it stay inaccessible, and it cannot be listed. A folder inside the system's library folders needs
-    /// no rule.
+    /// The other files in the folder stay inaccessible, and the folder cannot be listed. Nothing needs to be added for
+    /// a folder that is inside one of the system's library folders.
     fn allow_libraries(&self, writer: &mut RuleWriter, folder: &Path) -> Result<(), ConfineError> {
         let real = folder.canonicalize();
         if real.is_ok_and(|real| library_folders().any(|system| real.starts_with(system))) {
@@ -270,10 +272,10 @@ impl<'a> RulesExceptHidden<'a> {
     }
 }
 
-/// Opens a file if it is a shared library. Returns `None` for other files, and for a file that cannot be read, because
-/// the loader could not read it either.
+/// Opens a file if it is a shared library. Returns `None` for all other files, and for a file that cannot be read,
+/// because the loader could not read such a file either.
 fn open_library(path: &Path) -> Option<File> {
-    // Opening a pipe or a device might block.
+    // Without this flag, opening a pipe or a device might block.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let mut start = [0; ELF_TYPE_AT + 2];
     let is_library = file.metadata().ok()?.is_file()
@@ -314,7 +316,7 @@ impl RuleWriter {
     ) -> Result<(), ConfineError> {
         let status =
             rustix::fs::fstat(opened).map_err(ConfineError::refused("examining a file to be allowed"))?;
-        // Linux refuses a rule that gives a file rights that only folders have.
+        // Linux refuses a rule that gives a file a right that only folders can have.
         let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
         let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };
         (&mut self.ruleset)
@@ -324,10 +326,10 @@ impl RuleWriter {
     }
 }
 
-/// The running Linux's Landlock ABI, or the reason why there is none.
+/// Returns the Landlock ABI of the running Linux, or the reason why there is none.
 fn landlock_abi() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: u32 = 1;
-    // SAFETY: with this flag the call takes no attributes and only returns a number.
+    // SAFETY: with this flag, the call takes no attributes and only returns a number.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,

@@ -1,4 +1,4 @@
-//! The identity of a sandboxed process: its own user, without capabilities, and not readable by other processes.
+//! Gives a sandboxed process its own user, takes away its capabilities, and prevents other processes from reading it.
 
 use opt_shared::message::Protection;
 use rustix::process::DumpableBehavior;
@@ -6,21 +6,21 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{ConfineError, protection};
 
-/// The first user id of a range that no system assigns (systemd lists ids from 0x7000_0000 on as unused). The runner
-/// with user number n gets this id plus n modulo `OWN_USER_COUNT`.
+/// The first user id of a range from which no system assigns ids (systemd lists the ids from 0x7000_0000 on as unused).
+/// The runner with user number n gets this id plus n modulo `OWN_USER_COUNT`.
 const OWN_USER_BASE: u32 = 0x7000_0000;
 const OWN_USER_COUNT: u32 = 0x0800_0000;
 
-/// The first user id in containers that map only 16 bits of user ids. The range is the one from which systemd assigns
-/// users to running services.
+/// The first user id of the range that is used in containers which map only 16 bits of user ids. From this range,
+/// systemd assigns users to running services.
 const SMALL_USER_BASE: u32 = 61_184;
 const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 
-/// One more than the highest capability number that a 64-bit mask can hold.
+/// One more than the highest capability number that fits into a 64-bit mask.
 const CAPABILITY_END: u32 = 64;
 
-/// As root with CAP_KILL, switches to a user of the runner's own. That user owns no files and may not signal other
-/// processes, and Linux counts its processes separately. In any case, gives up all capabilities.
+/// Switches to a user of the runner's own, if this process is root with CAP_KILL. The new user owns no files and may
+/// not signal other processes, and Linux counts its processes separately. In any case, gives up all capabilities.
 pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";
@@ -48,7 +48,7 @@ pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineErr
             Err(error) => refusal = Some(error),
         }
     }
-    // The container has a single user, or does not allow changing users. The process keeps uid 0 and loses its
+    // The container has only one user, or does not allow changing users. The process keeps uid 0, but loses its
     // privileges.
     let detail = refusal.map(|error| error.to_string()).unwrap_or_default();
     let mut protections =
@@ -58,8 +58,8 @@ pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineErr
 }
 
 fn change_user(id: u32) -> std::io::Result<()> {
-    // The C library's wrappers change all threads of a process. This process has a single thread, so plain system calls
-    // suffice. SAFETY: plain integers; an empty list needs no pointer.
+    // The C library's wrappers would change all threads of a process. This process has a single thread, so plain system
+    // calls suffice. SAFETY: the arguments are plain integers, and an empty list needs no pointer.
     unsafe {
         for result in
             [libc::setresgid(id, id, id), libc::setgroups(0, std::ptr::null()), libc::setresuid(id, id, id)]
@@ -72,7 +72,7 @@ fn change_user(id: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Empties this process's capability sets. See `clear_bounding_set` for the reason why exec cannot fill them again.
+/// Empties this process's capability sets. `clear_bounding_set` explains why exec cannot fill them again.
 pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     clear_bounding_set()?;
     let _ = rustix::thread::clear_ambient_capability_set();
@@ -91,8 +91,8 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     )])
 }
 
-/// Clears the capabilities that exec could gain. Does nothing without CAP_SETPCAP: in that case, no_new_privs prevents
-/// exec from gaining any.
+/// Clears the set of capabilities that exec could gain. Does nothing without CAP_SETPCAP. In that case, no_new_privs
+/// prevents exec from gaining any.
 fn clear_bounding_set() -> Result<(), ConfineError> {
     let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {
@@ -107,14 +107,14 @@ fn clear_bounding_set() -> Result<(), ConfineError> {
     Ok(())
 }
 
-/// Makes the process not dumpable: no core dumps, and no other process of the same user may read or trace it.
+/// Makes the process not dumpable: it leaves no core dump, and no other process of the same user may read or trace it.
 pub(super) fn hide_memory() -> Result<Protection, ConfineError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(ConfineError::refused("hiding memory from other processes"))?;
     Ok(protection("not_dumpable", true, ""))
 }
 
-/// Sets no_new_privs: programs that the process executes gain no privileges.
+/// Sets no_new_privs, so that programs which the process executes gain no privileges.
 pub(super) fn refuse_new_privileges() -> Result<Protection, ConfineError> {
     rustix::thread::set_no_new_privs(true).map_err(ConfineError::refused("setting no_new_privs"))?;
     Ok(protection("no_new_privileges", true, ""))

@@ -1,5 +1,5 @@
-//! Sets resource limits. Linux refuses requests beyond them, so a process cannot exceed them even briefly. Only the
-//! limit on processes does not apply to uid 0.
+//! Sets resource limits. Linux refuses requests that exceed these limits, so a process cannot exceed them even briefly.
+//! Only the limit on processes has an exception: it does not apply to uid 0.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -10,7 +10,7 @@ use super::{ConfineError, ProcessLimit, ResourceLimits, SandboxKind, protection}
 /// Since this version of Linux, RLIMIT_NPROC counts only the user's processes in the same user namespace.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
-/// The largest number of pending signals. Each uses memory inside Linux, and no program needs this many.
+/// The largest number of pending signals. Each uses kernel memory, and no program needs this many.
 const MAX_SIGNALS: u64 = 1024;
 
 /// Sets the limits of a process. Fails if an inherited limit is lower than the memory that a candidate was promised;
@@ -30,10 +30,10 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
         (Resource::Nofile, u64::from(limits.open_files), "limiting open files"),
         (Resource::Stack, limits.stack.get(), "limiting the stack"),
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
-        // Writing the core dump of a large process may take longer than its run.
+        // Core dumps are forbidden, because writing that of a large process may take longer than its run.
         (Resource::Core, 0, "forbidding core dumps"),
         (Resource::Sigpending, MAX_SIGNALS, "limiting pending signals"),
-        // Message queues use memory inside Linux, and would outlive the process.
+        // Message queues use kernel memory, and would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
         // No sandboxed process may get a higher priority than the worker that times it.
         (Resource::Nice, 0, "forbidding a higher priority"),
@@ -54,8 +54,8 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
     Ok(protections)
 }
 
-/// Limits the number of processes. Call this after the process has changed its user, because the user decides which
-/// processes the limit counts, and whether the limit has any effect.
+/// Limits the number of processes. Call this after the process has changed its user, because it depends on the user
+/// which processes the limit counts, and whether it has any effect.
 pub(super) fn limit_processes(
     limit: ProcessLimit,
     shares_user: bool,
@@ -77,7 +77,7 @@ pub(super) fn limit_processes(
     })
 }
 
-/// Returns true if the process has its own user namespace, and Linux counts only the processes in it.
+/// Returns true if the process has its own user namespace and Linux counts only the processes in that namespace.
 pub(super) fn is_counted_separately() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
     counts_separately(
@@ -86,8 +86,8 @@ pub(super) fn is_counted_separately() -> bool {
     )
 }
 
-/// The answer of `is_counted_separately`, from the id map and the version of Linux. The id map is empty only in the user
-/// namespace that a runner is cloned into.
+/// Computes what `is_counted_separately` returns, from the id map and the version of Linux. The id map is empty only in
+/// the user namespace that a runner is cloned into.
 fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
@@ -104,7 +104,7 @@ fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     }
 }
 
-/// Fails if the inherited hard limit is lower than what is needed. `show` writes a limit with its unit.
+/// Fails if the inherited hard limit is lower than `needed`. `show` formats a limit with its unit.
 fn require(
     resource: Resource,
     needed: u64,

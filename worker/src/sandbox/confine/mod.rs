@@ -1,12 +1,13 @@
-//! The lock-down of a sandboxed process: before untrusted code runs in it, the process gives up every privilege that it
-//! does not need.
+//! The lock-down of a sandboxed process, in which the process gives up every privilege that it does not need before
+//! untrusted code runs in it.
 //!
-//! Owns the order of the steps and the report of protections that this machine could not enforce. There is a file per
-//! step: `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
+//! Owns the order of the steps, and the report of protections that this machine cannot enforce. Each step has a file:
+//! `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
 //! (Landlock), `calls`, `call_table`, `by_number` and `affinity` (seccomp), `seal` (input mappings), `abort` (makes
 //! `abort()` work in a process that is pid 1).
 //!
-//! Namespaces are created by the cloning process (`sandbox::spawn`), and the environment is the one passed to exec.
+//! This module creates no namespaces: the process that clones the sandboxed process does (`sandbox::spawn`). It does
+//! not change the environment either, which is the one passed to exec.
 
 pub mod abort;
 mod affinity;
@@ -37,47 +38,49 @@ use crate::oom;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
-    /// A runner: reads libraries, its artifact and its interpreter's folders; writes no file except device nodes that
-    /// it is given; starts only threads.
+    /// A runner. It reads libraries, its artifact and the folders of its interpreter. It writes no files except the
+    /// device nodes that it is given, and it starts only threads.
     Candidate,
-    /// A compiler and its children: read the system and the sources, and write to the scratch folder.
+    /// A compiler and its children. They read the system and the sources, and write to the scratch folder.
     Compiler,
 }
 
-/// The description of a sandbox, which the worker sends to the process that confines itself with it.
+/// A description of a sandbox. The worker sends it to the process, which then applies it to itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub kind: SandboxKind,
     pub limits: ResourceLimits,
-    /// For candidates, if the worker is root: the number from which the id of the runner's own user is computed.
+    /// The number from which the id of the runner's own user is computed. It is used only for candidates, and only if
+    /// the worker is root.
     pub user_number: u32,
     pub file_access: FileAccess,
 }
 
-/// The files that a sandboxed process may open, in addition to the system's and to those that it gets as descriptors.
+/// The files that a sandboxed process may open, in addition to the system's files and to those that it gets as
+/// descriptors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAccess {
-    /// Files and folders that may be read: an interpreter's folders, or a compiler's include and library folders. They
-    /// must exist.
+    /// Files and folders that may be read, such as an interpreter's folders, or a compiler's include and library
+    /// folders. They must exist.
     pub readable: Vec<PathBuf>,
     /// Folders from which only the shared libraries may be read. They must exist.
     pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
-    /// Files and folders that stay inaccessible even in a readable folder: captures and results. `readable`,
-    /// `toolchain` or `writable` may list a path inside a hidden folder, which is then accessible. Libraries in a
-    /// hidden folder are not readable. Absolute paths without links.
+    /// Files and folders that stay inaccessible even in a readable folder, such as captures and results. If `readable`,
+    /// `toolchain` or `writable` lists a path inside a hidden folder, this path is accessible nevertheless. Libraries
+    /// in a hidden folder are not readable. All paths are absolute, without links.
     pub hidden: Vec<PathBuf>,
     /// Folders of the user that stay inaccessible even in a system folder, unless they contain a system folder or
-    /// another list names them. Absolute paths without links.
+    /// another list names them. All paths are absolute, without links.
     pub homes: Vec<PathBuf>,
-    /// Files and folders that may be written: a compiler's scratch folder, or a candidate's device nodes.
+    /// Files and folders that may be written, such as a compiler's scratch folder, or a candidate's device nodes.
     pub writable: Vec<PathBuf>,
 }
 
-/// The values of both the hard and the soft limits. If the worker's own limit is lower, the lower one applies. But a
-/// candidate's lock-down fails if the worker's limits do not allow the candidate's private memory (`data`), address
-/// space and processes.
+/// The resource limits of a sandboxed process. Each value is both the hard and the soft limit. If the worker's own
+/// limit is lower, the lower one applies. But a candidate's lock-down fails if the worker's limits do not allow the
+/// candidate's private memory (`data`), address space and processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
@@ -93,24 +96,24 @@ pub struct ResourceLimits {
     pub locked_memory: Bytes,
 }
 
-/// A limit on processes and threads. Linux counts them per user, and since 5.14 per user and user namespace. It exempts
-/// uid 0.
+/// A limit on processes and threads. Linux counts them for each user and, since 5.14, for each combination of user and
+/// user namespace. It does not apply the limit to uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
     pub own: u32,
-    /// The number of other tasks of the worker's user. Linux counts them too, unless the process gets its own user or
-    /// user namespace.
+    /// The number of other tasks of the worker's user. Linux counts these tasks too, unless the process gets a user or
+    /// a user namespace of its own.
     pub other_tasks: u32,
 }
 
 /// The descriptors that a runner keeps, in addition to its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker. It is a stream or seqpacket socket, because a runner detects the end of its worker by
-    /// the hang-up, and datagram sockets never hang up.
+    /// The socket to the worker. It must be a stream or seqpacket socket, because a runner detects by a hang-up that
+    /// its worker has ended, and datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
-    /// The library to load, opened for reading. The runner may open it again through the descriptor's path, even if the
-    /// file belongs to another user.
+    /// The library to load, opened for reading. The runner may open it again through the path of this descriptor, even
+    /// if the file belongs to another user.
     pub artifact: Option<BorrowedFd<'a>>,
     /// Libraries that are loaded before the artifact, opened in the same way.
     pub libraries: &'a [BorrowedFd<'a>],
@@ -173,11 +176,11 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
     Protection { name: name.to_owned(), present, detail: detail.into() }
 }
 
-/// Gives up everything that a sandboxed process does not need, for good.
+/// Gives up, for good, everything that a sandboxed process does not need.
 ///
-/// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and to everything
-/// that it starts. The result lists every requested protection; missing ones have `present: false`. After an error, the
-/// process may be only partly confined, so do not load anything into it.
+/// Call this while the process has a single thread, because Landlock and seccomp apply only to the calling thread and
+/// to everything that it starts. The result lists every requested protection; missing ones have `present: false`. After
+/// an error, the process may be only partly confined, so do not load anything into it.
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -185,13 +188,14 @@ pub fn lock_down(
     refuse_other_threads()?;
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
-    // When the machine runs out of memory, Linux should kill sandboxed processes first. If this is refused, the process
-    // keeps the score of its worker.
+    // When the machine runs out of memory, Linux should kill sandboxed processes first. If raising the score is
+    // refused, the process keeps the score of its worker.
     let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
     descriptors::close_all_but(descriptors)?;
-    // The rules are prepared while folders that only root may enter can still be opened.
+    // The rules are prepared before the process may change its user, because folders that only root may enter can still
+    // be opened now.
     let files = files::Rules::prepare(confinement, descriptors)?;
     protections.extend(limits::apply(&confinement.limits, confinement.kind)?);
     protections.extend(match confinement.kind {
@@ -211,8 +215,8 @@ pub fn lock_down(
     Ok(protections)
 }
 
-/// Ties a process without a candidate to its worker: it leaves the terminal's session, dies with the worker, and other
-/// processes may not inspect it.
+/// Ties a process that runs no candidate to its worker: the process leaves the terminal's session and dies with the
+/// worker, and other processes may not inspect it.
 pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> {
     parent::leave_session()?;
     parent::die_with_the_worker(worker)?;
@@ -234,7 +238,8 @@ pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
     files::library_folders()
 }
 
-/// Applies only Landlock and no_new_privs, for a probe that finds out which protection a driver does not tolerate.
+/// Applies only Landlock and no_new_privs. This is for a probe that finds out which protection a driver does not
+/// tolerate.
 pub fn restrict_files(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,

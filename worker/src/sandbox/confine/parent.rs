@@ -1,4 +1,4 @@
-//! Ties a runner to its worker: it gets its own session, and dies when the worker dies.
+//! Ties a runner to its worker: the runner gets its own session, and dies when the worker dies.
 
 use std::os::fd::BorrowedFd;
 
@@ -8,12 +8,12 @@ use rustix::process::Signal;
 
 use super::{ConfineError, protection};
 
-/// Leaves the terminal's session, because the supervisor handles Ctrl-C.
+/// Leaves the terminal's session, because only the supervisor handles Ctrl-C.
 pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     match rustix::process::setsid() {
         Ok(_) => Ok(protection("session", true, "")),
-        // Linux refuses only if this process leads a process group. If the process also leads its own session, nothing
-        // is missing.
+        // Linux refuses this only if the process leads a process group. If it also leads its own session already,
+        // nothing is missing.
         Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
             Ok(protection("session", true, "already its own"))
         }
@@ -21,10 +21,10 @@ pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     }
 }
 
-/// Asks Linux to kill this process when the worker's thread that started it ends. Then checks that the worker has not
-/// ended already.
+/// Makes Linux kill this process when the worker's thread that started it ends. Then checks that the worker has not
+/// already ended.
 ///
-/// `getppid` always returns 0 in a separate PID namespace, so the check looks for a hang-up of the socket.
+/// The check looks for a hang-up of the socket, because `getppid` always returns 0 in a separate PID namespace.
 pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Protection, ConfineError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(ConfineError::refused("asking to die with the worker"))?;

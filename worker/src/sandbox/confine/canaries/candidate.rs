@@ -1,4 +1,4 @@
-//! Tests of the operations that a locked-down candidate is refused, and of those that it can still do.
+//! Tests of the operations that a locked-down candidate is refused, and of those that still work.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,7 +14,8 @@ use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// The attempts that are not in `PROTECTIONS`, each with its allowed answers. `ok` marks what must keep working.
+/// The attempts that are not in `PROTECTIONS`, each with the answers that are accepted. `ok` marks what must keep
+/// working.
 const EXPECTED: &[(&str, &[&str])] = &[
     ("clone3", &["ENOSYS"]),
     ("mremap", &["EPERM"]),
@@ -171,7 +172,7 @@ pub(super) fn attempt_forbidden_operations() {
     let worker_pid = rustix::process::getppid().map_or(0, |pid| i64::from(pid.as_raw_nonzero().get()));
     locked_down();
     attempts::isolation(rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()));
-    // SAFETY: each is a plain system call that should be refused; allowed ones get valid memory.
+    // SAFETY: each of these is a plain system call that should be refused. Those that are allowed get valid memory.
     unsafe {
         answer("clone3", libc::syscall(libc::SYS_clone3, 0, 0));
         answer("mremap", libc::mremap(std::ptr::null_mut(), 4096, 8192, 0) as i64);
@@ -211,7 +212,7 @@ pub(super) fn attempt_forbidden_operations() {
         );
         use_unlimited_memory();
         evade_limits();
-        // The block is so large that glibc maps it separately and would grow it with mremap.
+        // The block is so large that glibc gives it its own mapping, and would grow this mapping with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
         println!("realloc={}", if grown.is_null() { "null" } else { "ok" });
@@ -238,7 +239,7 @@ pub(super) fn attempt_forbidden_operations() {
 
 /// Attempts to use kernel memory that no limit counts, and to disturb other processes.
 fn use_unlimited_memory() {
-    // SAFETY: each is a plain system call that should be refused; pointers are null or point to our memory.
+    // SAFETY: each of these is a plain system call that should be refused; pointers are null or point to our memory.
     unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let map = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
@@ -257,7 +258,8 @@ fn use_unlimited_memory() {
         answer("lock", libc::fcntl(ARTIFACT_FD, libc::F_SETLK, &raw const lock).into());
         answer("lock_of_description", libc::fcntl(ARTIFACT_FD, libc::F_OFD_SETLK, &raw const lock).into());
         answer("inotify", libc::inotify_init1(0).into());
-        // This only asks for Landlock's version. Landlock itself always returns it, so only the filter can refuse.
+        // This only asks for Landlock's version. Landlock itself always returns it, so only the filter can refuse this
+        // call.
         answer("own_rules", libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1));
         let allow = libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
         let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
@@ -276,7 +278,7 @@ fn use_unlimited_memory() {
     }
 }
 
-/// Attempts to get memory and descriptors that the limits on them do not count.
+/// Attempts to get memory and descriptors in ways that the limits on them do not count.
 fn evade_limits() {
     const MERGEABLE: libc::c_int = 12;
     const SET_MEMORY_MERGE: libc::c_int = 67;
@@ -287,8 +289,8 @@ fn evade_limits() {
     const GET_FLAGS: libc::c_ulong = 0x8008_6601;
     let null = std::ptr::null_mut();
     let mut word: libc::c_long = 0;
-    // SAFETY: each is a plain system call that should be refused; allowed ones get our memory. If a clone were allowed,
-    // two threads would share a stack, and the test would fail.
+    // SAFETY: each of these is a plain system call that should be refused; allowed ones get our memory. If a clone were
+    // allowed, two threads would share a stack, and the test would fail.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
         let map = libc::mmap(null, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -299,7 +301,7 @@ fn evade_limits() {
         answer("mergeable", libc::madvise(null, 0, MERGEABLE).into());
         answer("unknown_option", libc::prctl(UNKNOWN, 0, 0, 0, 0).into());
         answer("thread_name", libc::prctl(libc::PR_SET_NAME, c"kernel".as_ptr(), 0, 0, 0).into());
-        // The descriptors do not exist, so nothing would be closed.
+        // No descriptor has these numbers, so nothing would be closed.
         answer("own_descriptors", libc::syscall(libc::SYS_close_range, 1 << 20, 1 << 21, 2));
         answer("close_range", libc::syscall(libc::SYS_close_range, 1 << 20, 1 << 21, 0));
         let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM;
@@ -402,7 +404,7 @@ pub(super) fn too_much_data() {
 fn calls_of_the_32_bit_abi_kill_the_process() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (_, end) = start("32_bit_call", folder.path(), None, Namespaces::ALL).finish();
-    // SIGSEGV if Linux does not support such calls at all.
+    // The process dies from SIGSEGV if Linux does not support such calls at all.
     assert!([libc::SIGSYS, libc::SIGSEGV].map(|signal| End::Signalled { signal }).contains(&end), "{end:?}");
 }
 
@@ -410,7 +412,7 @@ fn calls_of_the_32_bit_abi_kill_the_process() {
 pub(super) fn make_32_bit_call() {
     const GETPID_32: u64 = 20;
     locked_down();
-    // SAFETY: asks for our pid; Linux clobbers only the result and these registers.
+    // SAFETY: this asks for our pid; Linux changes only the result and these registers.
     unsafe {
         std::arch::asm!("int 0x80", inlateout("rax") GETPID_32 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }

@@ -41,7 +41,7 @@ fn compiler_writes_only_to_its_scratch_folder() {
             for name in ["sources", "scratch", "outside"] {
                 let path = folder.path().join(name);
                 std::fs::create_dir(&path).expect("the folder is writable");
-                // A user's private folder.
+                // This stands for a user's private folder.
                 std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700))
                     .expect("the folder is writable");
             }
@@ -146,7 +146,7 @@ pub(super) fn builds_and_leaves_its_folder() {
         // In a PID namespace, there is no pid to send the signal to.
         None => println!("kill_worker=EPERM"),
     }
-    // SAFETY: ignores a signal, so that the limit shows as an error.
+    // SAFETY: this ignores a signal, so that exceeding the limit is reported as an error.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let file = File::create(scratch.join("large")).expect("the scratch folder is writable");
     answer_io("large_file", file.set_len(65 << 20));
@@ -161,7 +161,7 @@ fn processes_left_by_a_compiler_die_with_it() {
         }
         let mut running = start("straggler", folder.path(), None, Namespaces::ALL);
         if !running.runner.namespaces().pid {
-            // Without a PID namespace, the processes may survive, and the protection is reported as missing.
+            // Without a PID namespace, the processes may survive, and the protection is then reported as missing.
             assert!(
                 running
                     .runner
@@ -172,14 +172,14 @@ fn processes_left_by_a_compiler_die_with_it() {
             return;
         }
         assert_eq!(running.runner.reap().expect("the runner is our child"), End::Exited { code: 0 });
-        // When the pipe ends, every process that held it is dead.
+        // When the pipe is closed, every process that had it open is dead.
         let mut ends = [PollFd::new(&running.output, PollFlags::empty())];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut ends, Some(&timeout)).expect("a poll"), 1, "a child process is still alive");
     });
 }
 
-/// Starts a child in a separate session, which keeps our output open and waits for at most a minute.
+/// Starts a child that leaves our session, keeps our output open, and waits for at most a minute.
 pub(super) fn leaves_a_straggler() {
     locked_down();
     // SAFETY: the child only changes its session and waits.

@@ -1,4 +1,4 @@
-//! Tests on machines that lack a protection: it must be reported as missing, and the others must work.
+//! Tests that on a machine that lacks a protection, it is reported as missing and the others work.
 //!
 //! In each test, some system calls fail, as in an older version of Linux or in a container.
 
@@ -81,7 +81,7 @@ pub(super) fn worker_without_namespaces() {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     super::super::calls::restrict(&confinement(SandboxKind::Compiler)).expect("a filter can be installed");
     let null = File::open("/dev/null").expect("/dev/null opens");
-    // The socket at `WORKER_FD` comes from `start`, because this process may not create one.
+    // The socket at `WORKER_FD` comes from `start`, because the filter does not let this process create one.
     let inherited =
         [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (inherited(WORKER_FD), WORKER_FD)];
     let mut runner = start_with("abort", &folder(), &inherited, Namespaces::ALL);
@@ -107,7 +107,7 @@ fn sealed_map_stays_or_the_protection_is_missing() {
 
 pub(super) fn sealed() {
     let page = rustix::param::page_size();
-    // SAFETY: our own mapping, at an address that Linux chooses; nothing else points into it.
+    // SAFETY: this is our own mapping, at an address that Linux chooses, and nothing else points into it.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let map = libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ, flags, -1, 0);

@@ -1,4 +1,4 @@
-//! Tests that the size of a library's refused allocation is recorded, for every allocation function.
+//! Tests that every allocation function records the size of a request that was refused to a library.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use crate::sandbox::handle::End;
 use crate::sandbox::interpose::note_refusals_in;
 use crate::sandbox::spawn::Namespaces;
 
-/// A size above the limit of `scenario::confinement` (256 MiB). Each function requests more than the function before
-/// it.
+/// A size above the limit of `scenario::confinement` (256 MiB). Each function requests more than the one before it, so
+/// that each raises the recorded size.
 const BEYOND_MIB: u64 = 300;
 
 const LIBRARY: &str = r#"
@@ -77,7 +77,7 @@ pub(super) fn refused_in_every_way() {
     let path = format!("/proc/self/fd/{ARTIFACT_FD}\0");
     type Ask = extern "C" fn(libc::c_int, usize) -> libc::c_int;
     type Misuse = extern "C" fn();
-    // SAFETY: the library is the one above; its functions have these types.
+    // SAFETY: this loads the library above, whose functions have these types.
     let (ask, misuse) = unsafe {
         let library = libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW);
         assert!(!library.is_null(), "the library loads");
@@ -95,7 +95,7 @@ pub(super) fn refused_in_every_way() {
         }
     }
     NOTE.store(0, Ordering::Relaxed);
-    // Rust's allocator uses the same functions, and can still report a refusal.
+    // Rust's allocator uses the same functions, and can still return an error when they refuse a request.
     let refused = Vec::<u8>::new().try_reserve_exact(400 << 20).is_err();
     println!("vec={}", if refused { NOTE.load(Ordering::Relaxed) } else { 0 });
 }

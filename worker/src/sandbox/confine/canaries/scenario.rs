@@ -16,11 +16,11 @@ use super::{candidate, compiler, missing_protections, start_and_stop};
 use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
-/// The name of the scenario to run; unset in the test process itself.
+/// The environment variable with the name of the scenario to run. It is unset in the test process itself.
 const SCENARIO: &str = "OPT_CANARY_SCENARIO";
-/// Set in a test process that has already become an ordinary user.
+/// An environment variable that is set in a test process that has already become an ordinary user.
 const ORDINARY: &str = "OPT_CANARY_ORDINARY";
-/// The path of a folder that the scenario may use.
+/// The environment variable with the path of a folder that the scenario may use.
 pub(super) const FOLDER: &str = "OPT_CANARY_FOLDER";
 
 /// The user `nobody`.
@@ -61,7 +61,7 @@ extern "C" fn run_scenario_if_requested() {
     std::process::exit(0);
 }
 
-/// Runs `test` in this process. As root, runs the same test again in a process of an ordinary user.
+/// Runs `test` in this process. If this process is root, runs the same test again in a process of an ordinary user.
 pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
     // A closure's type name begins with the names of its crate and its function.
     let name = std::any::type_name::<Test>();
@@ -70,7 +70,8 @@ pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
     if !rustix::process::geteuid().is_root() || std::env::var_os(ORDINARY).is_some() {
         return;
     }
-    // The executable is started by descriptor, because an ordinary user may not be able to enter the folders above it.
+    // The executable is started by its descriptor, because an ordinary user may not be able to enter the folders above
+    // it.
     let output = Command::new("/proc/self/exe")
         .args(["--exact", path, "--nocapture"])
         .env(ORDINARY, "1")
@@ -88,11 +89,11 @@ pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
     );
 }
 
-/// A scenario that was started in a runner, with our ends of its descriptors.
+/// A scenario that is running in a runner, with our ends of its descriptors.
 pub(super) struct RunningScenario {
     pub(super) runner: RunnerHandle,
     pub(super) output: File,
-    /// Dropping it signals to the runner that the worker is gone.
+    /// Our end of the runner's socket. Dropping it tells the runner that the worker is gone.
     pub(super) worker: OwnedFd,
 }
 
@@ -113,8 +114,8 @@ pub(super) fn start(
     RunningScenario { runner, output: File::from(read), worker }
 }
 
-/// A socket pair like that of a worker and its runner. Unlike datagram sockets, each end reports a hang-up when the
-/// other is closed.
+/// Returns a socket pair like that between a worker and its runner. In contrast to datagram sockets, each end reports a
+/// hang-up when the other end is closed.
 pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
@@ -140,7 +141,8 @@ pub(super) fn start_with(
 }
 
 impl RunningScenario {
-    /// Returns its output, parsed from `name=answer` lines, and the way it ended.
+    /// Waits for the scenario's end. Returns its output, parsed from `name=answer` lines, and the way in which it
+    /// ended.
     pub(super) fn finish(mut self) -> (BTreeMap<String, String>, End) {
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("the output is UTF-8");
@@ -153,7 +155,7 @@ impl RunningScenario {
     }
 }
 
-/// Generous limits, except where a scenario tests them.
+/// Returns generous limits, except for those that a scenario tests.
 pub(super) fn confinement(kind: SandboxKind) -> Confinement {
     Confinement {
         kind,
@@ -175,10 +177,10 @@ pub(super) fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("`start_with` sets it").into()
 }
 
-/// Borrows the descriptor with this number, which the scenario inherited.
+/// Borrows the descriptor with this number, which the scenario has inherited.
 pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
-    // SAFETY: `start_with` put it there before exec. A scenario that asks whether the lock-down closed it makes only
-    // that call, which fails without harm.
+    // SAFETY: `start_with` put the descriptor there before exec. A scenario that tests whether the lock-down has closed
+    // the descriptor makes only this call with it, which fails without harm.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 

@@ -38,7 +38,8 @@ fn stopped_runner_does_not_run_until_continued() {
                 }
                 assert_eq!(running.runner.stop(TIMEOUT).expect("the runner stops"), Stop::Stopped);
                 assert_eq!(running.runner.stop(TIMEOUT).expect("the runner is still stopped"), Stop::Stopped);
-                // The clock may still advance by the time of the last context switch. After that, it does not change.
+                // The clock may still advance by the time that the last context switch takes. After that, it does not
+                // change.
                 let mut still = (running.runner.cpu_time().expect("the runner's clock is readable"), 0);
                 while still.1 < 1000 {
                     assert!(Instant::now() < deadline, "the runner's clock still advances");
@@ -67,7 +68,7 @@ fn stopped_runner_does_not_run_until_continued() {
     });
 }
 
-/// A process may end by itself at any moment. Until it is reaped, it can be signalled as if it were alive.
+/// A process may end by itself at any moment. Until it is reaped, signals to it succeed as if it were alive.
 #[test]
 fn stop_of_a_runner_that_has_ended_reports_its_end() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -81,11 +82,11 @@ fn stop_of_a_runner_that_has_ended_reports_its_end() {
     );
 }
 
-/// A profile reads the CPU clock of a stopped process to detect work that it does while no call is requested.
+/// A profile reads the CPU clock of a stopped process to detect work that the process does while no call is requested.
 #[test]
 fn cpu_clock_between_stops_shows_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Takes the minimum and maximum of many rounds, because a busy machine disturbs some of them.
+    // Each measurement takes the minimum and maximum of many rounds, because a busy machine disturbs some of them.
     let measure = |scenario| {
         let mut running = start(scenario, folder.path(), None, Namespaces::NONE);
         if scenario == "waits_until_killed" {
@@ -124,7 +125,7 @@ pub(super) fn two_spinning_threads() {
 fn runner_dies_with_its_worker() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // The worker must not be in its own PID namespace, because the end of that namespace would end the runners
+        // The worker must not have a PID namespace of its own, because the end of that namespace would end the runners
         // anyway.
         let mut worker = start("worker_with_two_runners", folder.path(), None, Namespaces::NONE);
         let mut output = BufReader::new(worker.output);
@@ -143,7 +144,7 @@ fn runner_dies_with_its_worker() {
         }
         worker.runner.kill().expect("the runner can be killed");
         worker.runner.reap().expect("the runner is our child");
-        // The pipe ends when its last writer is dead.
+        // The pipe is closed when the last process that can write to it is dead.
         let pipe = output.into_inner();
         let mut ends = [PollFd::new(&pipe, PollFlags::empty())];
         let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -186,7 +187,7 @@ fn lock_down_fails_if_the_worker_is_gone() {
     }
 }
 
-/// The scenario's exit status if the lock-down reports that the process is orphaned.
+/// The scenario's exit status if the lock-down reports that the process has lost its parent.
 const ORPHAN_STATUS: i32 = 17;
 
 pub(super) fn orphan() {
@@ -218,7 +219,7 @@ fn runner_gets_exactly_the_given_descriptors() {
             .expect("the folder is writable");
         files.push(File::open(path).expect("just written"));
     }
-    // Each descriptor goes to the number that the other one has in this process.
+    // Each of the two files gets the number that the other file has in this process.
     let (a, b) = (files[0].as_raw_fd(), files[1].as_raw_fd());
     let inherited = [(write.as_fd(), 1), (files[0].as_fd(), b), (files[1].as_fd(), a)];
     let mut runner = start_with("descriptors", folder.path(), &inherited, Namespaces::NONE);
