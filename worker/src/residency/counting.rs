@@ -27,7 +27,7 @@ pub(crate) struct Counting {
     queued: u64,
     /// The number of the last completed event.
     done: u64,
-    /// Copies that are not finished, with their slots.
+    /// The copies that are not finished: the number of each one's event, and its slot.
     under_way: VecDeque<(u64, Vec<u8>)>,
     returned: VecDeque<Vec<u8>>,
     marks: Marks,
