@@ -58,7 +58,7 @@ pub(super) struct TimedDevice<'b> {
     /// called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
-    /// The poison in workspaces and their bands.
+    /// The byte with which workspaces and their bands are filled.
     poison: u8,
     facts: DeviceFacts,
 }
@@ -170,7 +170,7 @@ impl<'b> TimedDevice<'b> {
         Ok(())
     }
 
-    /// The address that a pointer stands for in the call with this number.
+    /// Returns the address that a pointer stands for in the call with this number.
     fn address(&self, entry: usize, pointer: Pointer, call: u32, varied: bool) -> u64 {
         let outputs = &self.inner.entries[entry].as_ref().outputs;
         match pointer {
@@ -194,7 +194,7 @@ impl<'b> TimedDevice<'b> {
         }
     }
 
-    /// The launches of one call. Empty ones are left out.
+    /// Returns the launches of one call. Launches without threads are left out.
     fn launches(&self, entry: usize, call: u32, varied: bool, limit: Duration) -> Vec<Launch> {
         let it = &self.inner.calls[entry];
         let steps = it.resolved.steps.iter().zip(&it.functions).filter(|(step, _)| !step.is_empty());
@@ -233,8 +233,8 @@ impl<'b> TimedDevice<'b> {
         Ok(())
     }
 
-    /// For each argument that the call changes, copies its variants into the slots of a block, where the calls change
-    /// them.
+    /// For each argument that the call changes, copies its variants into the slots of a block. The calls then change
+    /// these copies.
     fn start_from_variants(&self, entry: usize, calls: u32) -> io::Result<()> {
         let Some(varied) = &self.varied else { return Ok(()) };
         let recorded: &Recorded = self.inner.entries[entry].as_ref();
