@@ -1,5 +1,5 @@
-//! Anonymous memory in whole pages, which are returned to Linux as soon as it is dropped. (An allocator might keep
-//! them.)
+//! Anonymous memory in whole pages, which are returned to Linux as soon as the memory is dropped. (An allocator might
+//! keep them.)
 
 use std::io;
 use std::ptr::NonNull;

@@ -1,5 +1,5 @@
-//! Inputs that are timed from memory instead of from their files: copied once for the candidate and the baseline of a
-//! profile.
+//! Copies the inputs of a profile to an arena, so that calls are timed with inputs in memory instead of in their files.
+//! The candidate and the baseline use the same copies.
 //!
 //! A part of a storage that several entries share (by digest) is loaded once, and stays if the next batch needs it too.
 //! Runners map the arena like a file: read-only, and only their own ranges.
@@ -30,7 +30,7 @@ use crate::residency::staging::{Source, StagingError};
 
 #[derive(Debug)]
 pub(crate) struct Uncopied {
-    /// `None` if the cause is not an entry's capture.
+    /// The entry whose capture is the cause; `None` if no capture is.
     pub(crate) entry: Option<usize>,
     pub(crate) error: StagingError,
 }
@@ -122,7 +122,7 @@ impl CopiedInputs {
     }
 }
 
-/// The size of a batch's copies. Bytes that several entries share count once.
+/// Returns the size of a batch's copies. Bytes that several entries share count once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut sum = BatchSum::default();
     entries

@@ -57,8 +57,9 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Unless the layouts are separate, the memfd has the size of the largest one: only one entry is called at a time,
-    /// and its outputs are read before the next entry is called.
+    /// Creates one memfd for the outputs of all these entries. Unless the layouts are separate, it has the size of the
+    /// largest one, because only one entry is called at a time, and its outputs are read before the next entry is
+    /// called.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());

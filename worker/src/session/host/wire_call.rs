@@ -48,7 +48,7 @@ struct State<'a> {
     shape: Option<&'a [u64]>,
 }
 
-/// The properties that a returned value must have before it is copied.
+/// The properties that a value returned by the candidate must have before it is copied to an output.
 #[derive(Serialize)]
 struct Output<'a> {
     path: &'a str,

@@ -194,7 +194,7 @@ impl<'b> TimedDevice<'b> {
         }
     }
 
-    /// Returns the launches of one call. Launches without threads are left out.
+    /// Returns the launches of one call. Launches with an empty grid are left out.
     fn launches(&self, entry: usize, call: u32, varied: bool, limit: Duration) -> Vec<Launch> {
         let it = &self.inner.calls[entry];
         let steps = it.resolved.steps.iter().zip(&it.functions).filter(|(step, _)| !step.is_empty());

@@ -16,7 +16,8 @@ use opt_shared::units::to_index;
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// How many steps of a stream may be ahead of the candidate: while they grow, and once they are long.
+/// The maximum number of steps by which a stream may be ahead of the candidate. The first applies while the steps still
+/// grow, and the second once they have their full length.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
 /// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB. (A stream that advances
@@ -28,7 +29,7 @@ const DENSE_PART: u64 = 2;
 /// page. From then on, a window is dense if this fraction of its pages was touched.
 const USED_PART: u64 = 16;
 
-/// Pages are counted from the input's first whole page.
+/// The policy for one input. Pages are counted from the input's first whole page.
 #[derive(Debug)]
 pub(super) struct ReadaheadPolicy {
     pages: u64,
@@ -47,15 +48,15 @@ pub(super) struct ReadaheadPolicy {
     ended: bool,
 }
 
-/// The state of a window. The numbers count pages.
+/// The state of a window. The numbers are numbers of pages.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// In the cache before the candidate ran.
+    /// The pages that were in the cache before the candidate ran.
     before: u32,
-    /// In the cache at the last check.
+    /// The pages that were in the cache at the last check.
     resident: u32,
     touched: u32,
-    /// True if it was read as a whole. Its pages in the cache then do not show what was touched.
+    /// True if the window was read as a whole. Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
@@ -85,7 +86,8 @@ pub(super) struct Tripwire {
 }
 
 impl ReadaheadPolicy {
-    /// `resident` returns how many of the given pages are in the cache before the candidate runs.
+    /// Creates the policy for an input of `pages` pages. `resident` returns how many of the given pages are in the
+    /// cache before the candidate runs.
     pub(super) fn new(pages: u64, page_bytes: u64, mut resident: impl FnMut(Range<u64>) -> u64) -> Self {
         let window_pages = (WINDOW_BYTES / page_bytes).max(2);
         let windows = (0..pages.div_ceil(window_pages))
@@ -137,8 +139,8 @@ impl ReadaheadPolicy {
         self.ended = true;
     }
 
-    /// Whether long steps may be read sequentially, with Linux's read-ahead after them. Touches are then observed, so
-    /// extra pages in the cache do not mislead the policy.
+    /// Returns true if long steps may be read sequentially, although Linux may then read ahead beyond them. This is
+    /// allowed if touches are observed, because extra pages in the cache then do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
     }
