@@ -1,6 +1,6 @@
 //! A device for tests that has no memory and copies nothing. It counts bytes, and records allocations and uploads.
 //!
-//! A copy ends when the caller waits for it, or earlier, at a random time that depends on a seed.
+//! A copy ends at a random time that depends on a seed, but at the latest when the caller waits for it.
 
 use std::collections::VecDeque;
 

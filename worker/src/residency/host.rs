@@ -32,6 +32,7 @@ const SPREAD: u64 = 32;
 /// The largest size of an arena's file, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
 
+/// A device whose memory is an arena of host memory.
 pub struct HostDevice {
     arena: Arc<File>,
     budget: Budget,
@@ -52,6 +53,7 @@ pub struct HostDevice {
     copier: Option<JoinHandle<()>>,
 }
 
+/// A buffer that has been allocated and not released.
 struct Placed {
     bytes: Bytes,
     placed: Bytes,
@@ -59,6 +61,7 @@ struct Placed {
     last: Event,
 }
 
+/// A queued operation on the bytes of the arena from `at` on.
 struct Order {
     event: Event,
     at: u64,

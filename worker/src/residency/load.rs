@@ -41,11 +41,13 @@ pub struct Load<'a, K> {
     pub instead_of: &'a [K],
 }
 
+/// A storage that is on the device, with the number of its uses that have not ended.
 struct Resident {
     buffer: Buffer,
     users: usize,
 }
 
+/// A device with the storages that are resident on it, each identified by a key.
 pub struct Residency<D: Device, K> {
     on: Accounted<D>,
     ring: Ring<D>,

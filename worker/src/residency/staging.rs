@@ -49,6 +49,7 @@ pub enum StagingError {
     SlotLost,
 }
 
+/// Slots of equal size, which copies use in turn.
 pub struct Ring<D: Device> {
     /// The maximum number of slots.
     slots: u64,

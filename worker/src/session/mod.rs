@@ -360,6 +360,7 @@ pub(crate) fn nothing_new() -> Result<(), SessionError> {
     Ok(())
 }
 
+/// A request to time a block, which is a number of calls between two readings of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
@@ -382,6 +383,7 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) limit: Duration,
 }
 
+/// One element of an output that is read at the end of a block, to find out whether it changes afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) output: usize,
@@ -399,6 +401,7 @@ pub(crate) const LOOKS: u32 = 64;
 /// The size of the largest element: two 64-bit floats.
 pub(crate) const WIDEST_ELEMENT: usize = 16;
 
+/// The result of a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// The measured time, from which the hand-off has not been subtracted yet.

@@ -1,4 +1,4 @@
-//! A session on the device: loads one candidate, launches it for its entries, and checks every call.
+//! A session on the device: loads one candidate, makes calls by launching its kernels, and checks every call.
 //!
 //! ```text
 //! start:  inputs uploaded ──▶ outputs, workspaces allocated ──▶ digests of inputs

@@ -1,4 +1,4 @@
-//! A candidate's artifact, opened and checked against its digest, and the parameters of its runners.
+//! Opens a candidate's artifact, checks it against its digest, and derives the parameters of its runners.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

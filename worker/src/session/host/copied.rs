@@ -28,6 +28,7 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::staging::{Source, StagingError};
 
+/// An error that kept the inputs of a batch from being copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
     /// The entry whose capture is the cause; `None` if no capture is.
@@ -148,8 +149,8 @@ fn piece_of<'a>(
     })
 }
 
-/// A part of a storage, read from `first` on. Bytes between `first` and the part belong to the same storage, and no
-/// runner can see them.
+/// A part of a storage, which is read from the offset `first` on. The bytes between `first` and the part belong to the
+/// same storage, but no runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
     number: usize,

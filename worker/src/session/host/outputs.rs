@@ -25,8 +25,8 @@ const CHUNK: usize = 64 * 1024;
 /// The layout of the outputs of several calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
-    /// Two slots in the same memory: one begins right after the front guard page, the other ends right before the back
-    /// one, apart from padding to the alignment.
+    /// Two slots in the same pages: one begins right after the guard page in front, and the other ends right before the
+    /// guard page behind, apart from padding to the alignment.
     AgainstGuards,
     /// One slot for each call of a block, at least two.
     Ring,
@@ -34,6 +34,7 @@ pub(crate) enum Slots {
     Separate,
 }
 
+/// The memory of one output, with all its slots.
 #[derive(Clone, Debug)]
 struct OutputSpan {
     /// The start of the tensor's pages. The bytes of these pages beside a slot are its slack.
@@ -45,6 +46,7 @@ struct OutputSpan {
     wire: WireOutput,
 }
 
+/// The outputs of one entry: their slots in a memfd that several entries may share.
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
     /// The start of this layout in the memfd.

@@ -1,7 +1,7 @@
 //! Controls one runner: starts it, sends it entries, requests calls, stops it, and reaps it once it is dead.
 //!
-//! Everything that the runner sends after it is locked down is a claim; only its pidfd and the result of `waitid` are
-//! facts.
+//! Everything that the runner sends after it is locked down is only a claim. Facts come from its pidfd and from the
+//! result of `waitid`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;

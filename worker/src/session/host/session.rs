@@ -1,4 +1,4 @@
-//! A session on the CPU: one runner, with its commands, its outputs and its end.
+//! A session on the CPU: sends commands to one runner, reads its outputs, and ends it.
 
 use std::io;
 use std::ops::Range;

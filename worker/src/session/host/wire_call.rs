@@ -1,4 +1,4 @@
-//! Writes the description of an entry's call for a runner's interpreter.
+//! Writes the description of an entry's call that a runner's interpreter reads.
 
 use opt_shared::arguments::{
     ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call, returned,

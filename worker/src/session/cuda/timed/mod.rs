@@ -5,8 +5,9 @@
 //!                                                     the host's clock bounds all of it            ──▶ digests of inputs
 //! ```
 //!
-//! Every call has its own inputs, if they vary, and its own slot of the ring. Only a cold block has flushes of the L2
-//! cache, which are not part of its time. A warm block has two readings, before its first launch and after its last.
+//! Every call has its own slot of the ring and, if inputs vary, its own inputs. Only in a cold block is the L2 cache
+//! flushed before each call; the flushes are not part of the block's time. In a warm block, the device's clock is read
+//! only twice: before the first launch and after the last one.
 
 mod belief;
 mod clock;

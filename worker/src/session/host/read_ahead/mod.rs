@@ -326,7 +326,7 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
-        // The limit on steps ahead of the candidate applies to all inputs together.
+        // The limit on steps ahead of the candidate applies to all inputs together, so the inputs share it.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
@@ -400,7 +400,8 @@ impl Input {
         let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
-            // Touches will be observed, but cannot be yet. A new page in the cache does not prove a touch.
+            // If touches will be observed but cannot be yet, none are counted, because a new page in the cache does not
+            // prove a touch.
             None => self.policy.may_overshoot().then_some(0),
         };
         self.policy.seen(window, self.cache.resident(pages), touched)

@@ -41,7 +41,8 @@ pub(super) struct ReadaheadPolicy {
     touched: u64,
     /// The number of pages that were read ahead.
     ahead: u64,
-    /// The value of `touched` when the policy first reacted to touches: it read a window whole, or a stream advanced.
+    /// The value of `touched` when the policy first reacted to touches, that is, when it read a window whole or a
+    /// stream advanced.
     turned_after: Option<u64>,
     touches_are_observed: bool,
     /// Set by `end`: touches are still counted, but nothing more is read.
@@ -199,7 +200,8 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         it.resident = count(resident);
-        // A page that has left the cache counts as touched when it enters the cache again.
+        // A page that has left the cache is not counted in `before` any more, so it counts as touched when it enters
+        // the cache again.
         it.before = it.before.min(it.resident);
         let missed = it.resident.saturating_sub(it.before);
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
@@ -263,8 +265,8 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Continues the stream until `steps` steps are ahead of the candidate, or until it reaches windows that were read
-    /// already.
+    /// Continues the stream until `steps` of its steps are ahead of the candidate, or until it reaches windows that
+    /// were read already.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         while !self.ended && stream.steps.len() < steps {
