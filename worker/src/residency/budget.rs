@@ -43,7 +43,7 @@ impl Budget {
         Ok(asked)
     }
 
-    /// Counts an allocation. `bytes` is a result of `round_up`.
+    /// Counts an allocation. `bytes` must be a result of `round_up`.
     pub fn place(&mut self, bytes: Bytes) {
         self.marks.placed += bytes;
         self.marks.placed_peak = self.marks.placed_peak.max(self.marks.placed);

@@ -1,6 +1,6 @@
 //! A device for tests that has no memory and copies nothing. It counts bytes, and records allocations and uploads.
 //!
-//! A copy ends when the caller waits for it, or earlier, at a random time that depends on a seed.
+//! A copy ends at a random time that depends on a seed, but at the latest when the caller waits for it.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub(crate) struct Counting {
     queued: u64,
     /// The number of the last completed event.
     done: u64,
-    /// Copies that are not finished, with their slots.
+    /// The copies that are not finished: the number of each one's event, and its slot.
     under_way: VecDeque<(u64, Vec<u8>)>,
     returned: VecDeque<Vec<u8>>,
     marks: Marks,

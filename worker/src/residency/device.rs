@@ -7,8 +7,8 @@ use std::io;
 
 use opt_shared::units::Bytes;
 
-/// Allocated memory of a device. `Device::release` frees it. A buffer cannot be cloned, so a released one cannot be
-/// used.
+/// Allocated memory of a device. `Device::release` frees it. A buffer cannot be cloned, so it cannot be used after it
+/// has been released.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Buffer {
     address: u64,
@@ -17,7 +17,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// For implementations of `Device`.
+    /// Describes allocated memory. This is meant for implementations of `Device`.
     pub const fn new(address: u64, bytes: Bytes, placed: Bytes) -> Self {
         Self { address, bytes, placed }
     }
@@ -53,7 +53,7 @@ pub struct Event(pub u64);
 pub struct Marks {
     pub placed: Bytes,
     pub placed_peak: Bytes,
-    /// Host memory of the allocated slots.
+    /// The size of the host memory that the allocated slots use.
     pub staged: Bytes,
     pub staged_peak: Bytes,
 }
@@ -109,12 +109,13 @@ pub trait Device {
     /// `NoPlace` if no free range is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
-    /// Returns true if releasing memory may wait for a running kernel. Allocations and copies never wait for one.
+    /// Returns true if releasing memory may wait for a running kernel. Allocations and copies never wait for a kernel.
     fn release_waits_for_kernels(&self) -> bool {
         false
     }
 
-    /// Releases a buffer, after all operations that are queued for it. The buffer's bytes are free when this returns.
+    /// Waits for all operations that are queued for a buffer, and then releases it. The buffer's bytes are free when
+    /// this returns.
     fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
     /// Allocates a slot: host memory for copies; `drop_slot` frees it.
@@ -143,8 +144,8 @@ pub trait Device {
     /// Queues a fill of all requested bytes with `value`.
     fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError>;
 
-    /// Waits for the earliest copy whose slot has not been returned yet, and returns the slot. `None` if all slots have
-    /// been returned.
+    /// Waits for the earliest copy whose slot has not been returned yet, and returns the slot. Returns `None` if all
+    /// slots have been returned.
     fn reclaim(&mut self) -> Result<Option<Self::Slot>, DeviceError>;
 
     /// Returns true if an event is complete, without waiting.

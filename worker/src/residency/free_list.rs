@@ -1,11 +1,11 @@
-//! Free address ranges of an arena: first fit, with neighbours merged.
+//! A first-fit allocator for the addresses of an arena, which merges free ranges that are neighbours.
 //!
-//! An arena may have more addresses than bytes, so that a buffer finds a large enough range however fragmented the
-//! arena is. The device counts the bytes.
+//! An arena may have more addresses than bytes of capacity, so that there is a large enough range for every buffer,
+//! however fragmented the arena is. The device itself limits the number of allocated bytes.
 
 use std::collections::BTreeMap;
 
-/// The free ranges: the length of each, by its start.
+/// The free ranges, as a map from the start of each range to its length.
 #[derive(Debug)]
 pub(super) struct FreeList {
     free: BTreeMap<u64, u64>,
@@ -16,7 +16,8 @@ impl FreeList {
         Self { free: std::iter::once((0, addresses)).filter(|&(_, length)| 0 < length).collect() }
     }
 
-    /// Takes the beginning of the first range that is long enough. Returns `None` if there is none, or for length 0.
+    /// Takes the beginning of the first range that is long enough, and returns its start. Returns `None` if no range is
+    /// long enough, or if `length` is 0.
     pub(super) fn allocate(&mut self, length: u64) -> Option<u64> {
         if length == 0 {
             return None;

@@ -1,8 +1,9 @@
-//! Host memory as a device: an arena that a runner maps, and a thread that copies.
+//! A device in host memory: an arena that runners can map, and a thread that copies bytes to and from it.
 //!
-//! The arena is a memfd sealed against resizing. Releasing a buffer removes its pages, so Linux counts exactly the
-//! placed buffers, once they have been written. Runners get a read-only descriptor and map only the ranges of buffers,
-//! because touching a page outside them would allocate it. This process does not map the arena.
+//! The arena is a memfd sealed against resizing. Releasing a buffer removes its pages, so the memory that Linux
+//! attributes to the arena is exactly that of the placed buffers that have been written. Runners get a read-only
+//! descriptor and map only the ranges that belong to buffers, because touching a page outside these ranges would
+//! allocate it. This process does not map the arena.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -25,23 +26,24 @@ use crate::memfd;
 
 const NAME: &str = "host memory";
 const FILL_PIECE: usize = 64 * 1024;
-/// The number of addresses per byte of capacity. First fit needs no more than the binary logarithm of the number of
-/// grains.
+/// The number of addresses per byte of capacity. First-fit allocation needs at most log2(n) addresses per byte, where n
+/// is the capacity in pages.
 const SPREAD: u64 = 32;
 /// The largest size of an arena's file, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
 
+/// A device whose memory is an arena of host memory.
 pub struct HostDevice {
     arena: Arc<File>,
     budget: Budget,
     free_list: FreeList,
-    /// Placed buffers by address.
+    /// The placed buffers, by address.
     placed: BTreeMap<u64, Placed>,
     /// The last event on the queue.
     queued: Event,
     /// The last event whose completion was received from the copier.
     done: Event,
-    /// The number of queued copies that hold a slot.
+    /// The number of slots that queued copies are using.
     lent: u64,
     returned: VecDeque<Pages>,
     /// The reason why the device is poisoned; `None` if it is not.
@@ -51,6 +53,7 @@ pub struct HostDevice {
     copier: Option<JoinHandle<()>>,
 }
 
+/// A buffer that has been allocated and not released.
 struct Placed {
     bytes: Bytes,
     placed: Bytes,
@@ -58,6 +61,7 @@ struct Placed {
     last: Event,
 }
 
+/// A queued operation on the bytes of the arena from `at` on.
 struct Order {
     event: Event,
     at: u64,
@@ -65,14 +69,14 @@ struct Order {
     work: Work,
 }
 
-/// The kind of an operation, with its slot or the value to fill with.
+/// What an operation does: it copies from a slot, copies into a slot, or fills with a value.
 enum Work {
     Up(Pages),
     Down(Pages),
     Fill(u8),
 }
 
-/// The end of an operation, which the copier reports.
+/// The copier's report that an operation has finished.
 struct Completion {
     event: Event,
     slot: Option<Pages>,
@@ -80,14 +84,15 @@ struct Completion {
 }
 
 impl HostDevice {
-    /// Creates an arena for `capacity` bytes. Up to a capacity of 2 TiB, it has enough addresses for every sequence of
-    /// allocations within the capacity.
+    /// Creates an arena for `capacity` bytes. Up to a capacity of 2 TiB, the arena has so many addresses that no
+    /// sequence of allocations within the capacity fails for lack of a large enough free range.
     pub fn create(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
-    /// Creates an arena with as many addresses as bytes of capacity. A process that touches every address then uses no
-    /// more than the capacity. In exchange, an allocation may fail because no free range is large enough.
+    /// Creates an arena with as many addresses as bytes of capacity. Even a process that touches every address then
+    /// uses no more memory than the capacity. In exchange, an allocation may fail because no free range is large
+    /// enough.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }
@@ -132,7 +137,7 @@ impl HostDevice {
             .map_err(|source| failed("opening the arena for reading", source))
     }
 
-    /// The memory that Linux counts for the arena.
+    /// Returns the amount of memory that Linux attributes to the arena.
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
         let metadata = self.arena.metadata().map_err(|source| failed("querying the arena's size", source))?;
@@ -172,7 +177,7 @@ impl HostDevice {
         Ok(event)
     }
 
-    /// Returns the entry of a buffer. Fails if the device has not placed exactly this buffer.
+    /// Returns the record of a buffer. Fails unless the device has placed a buffer with this address and these sizes.
     fn find(&mut self, buffer: &Buffer) -> Result<&mut Placed, DeviceError> {
         let address = buffer.address();
         self.placed
@@ -207,7 +212,8 @@ impl HostDevice {
         }
     }
 
-    /// Marks the device as poisoned; the first reason is kept.
+    /// Marks the device as poisoned, and returns the error that says so. If it was poisoned before, the first reason is
+    /// kept.
     fn poison(&mut self, why: String) -> DeviceError {
         let why = self.failed.get_or_insert(why).clone();
         DeviceError::Poisoned { device: NAME, why }

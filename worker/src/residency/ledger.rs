@@ -1,26 +1,28 @@
-//! The ledger of a device's memory. It records every allocation and release in order, with its kind, its size and the
+//! A ledger that records every allocation and release of a device's memory in order, with its kind, its size and the
 //! total after it.
 //!
-//! All allocations go through `Accounted`. When the list of lines is full, the total and the peak stay correct.
+//! All allocations go through `Accounted`. The number of lines is limited. When the ledger is full, further lines are
+//! not kept, but the total and the peak stay correct.
 
 use opt_shared::units::Bytes;
 
 use super::device::{Buffer, Device, DeviceError};
 
-/// The largest number of lines that are kept: several times as many as a load of a hundred thousand tensors writes.
+/// The maximum number of lines to keep. It is several times the number that a load of a hundred thousand tensors
+/// writes.
 pub const MAX_LINES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A storage that calls read.
+    /// A storage that calls read as an input.
     Weight,
     /// Data passed from one step to the next.
     Activation,
     Output,
     Workspace,
-    /// Slots for copies.
+    /// Host memory for copies: the slots of a ring.
     Staging,
-    /// Host memory with a storage's bytes, until they are uploaded.
+    /// Host memory in which a source keeps a storage's bytes until they are uploaded.
     Source,
 }
 
@@ -70,7 +72,7 @@ impl Ledger {
         &self.lines
     }
 
-    /// The number of lines that were not kept for lack of space.
+    /// Returns the number of lines that were not kept because the ledger was full.
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
@@ -128,7 +130,8 @@ impl<D: Device> Accounted<D> {
         self.ledger
     }
 
-    /// The device, for copies and queries. Use this type's own methods to allocate and release.
+    /// Returns the device, for copies and queries. Allocate and release only through this type's own methods, because
+    /// only these write to the ledger.
     pub fn device(&mut self) -> &mut D {
         &mut self.device
     }

@@ -1,9 +1,9 @@
-//! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after, and
-//! outputs are allocated after the last upload.
+//! Loads storages onto a device one by one: each buffer is allocated right before its upload, its source is dropped
+//! right after the upload, and outputs are allocated after the last upload.
 //!
-//! A storage that several tensors share is uploaded once, and released with its last use. A storage without tensors is
-//! never touched. The peak of a first load is exactly what `opt_shared::placement` predicts. After an error, the
-//! residency and its device must be dropped.
+//! A storage that several tensors share is uploaded once, and released when its last use ends. A storage without
+//! tensors is never touched. The peak of a first load is exactly what `opt_shared::placement` predicts. After an error,
+//! the residency and its device must be dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::{Accounted, Kind, Ledger};
 use super::staging::{Ring, Source, StagingError};
 
-/// Describes a storage without touching its bytes, and opens the bytes.
+/// A storage that is not open yet. It is described without touching its bytes, and `open` opens them for reading.
 pub trait Origin {
     fn bytes(&self) -> Bytes;
 
@@ -36,16 +36,18 @@ pub struct Load<'a, K> {
     pub tensors: &'a [usize],
     /// Buffers to allocate after all tensors are resident.
     pub after: &'a [(Kind, Bytes)],
-    /// The uses that end with this load: one for each occurrence of a key. A storage that the load itself uses stays
-    /// resident.
+    /// The earlier uses that this load ends. Each occurrence of a key ends one use of that storage. A storage that the
+    /// load itself uses stays resident.
     pub instead_of: &'a [K],
 }
 
+/// A storage that is on the device, with the number of its uses that have not ended.
 struct Resident {
     buffer: Buffer,
     users: usize,
 }
 
+/// A device with the storages that are resident on it, each identified by a key.
 pub struct Residency<D: Device, K> {
     on: Accounted<D>,
     ring: Ring<D>,

@@ -1,10 +1,10 @@
-//! Residency: keeps bytes on a device only while they are needed.
+//! Places bytes on a device, and keeps them there only while they are needed.
 //!
-//! Owns the placement of bytes: the interface of a device (`device`), the count of its allocated bytes (`budget`), its
-//! first implementation (`host`), the ledger of its memory (`ledger`), staging (`staging`) and the order of a load
-//! (`load`). Callers decide which bytes are needed, and when.
+//! `device` is the interface of a device, and `host` implements it for host memory. `budget` counts a device's
+//! allocated bytes, and `ledger` records every allocation and release. `staging` copies bytes to a device, and `load`
+//! defines the order in which storages are loaded. Callers decide which bytes are needed, and when.
 //!
-//! The ledger's peak of a load is W + max(A, w) + k·s; `opt_shared::placement` explains the letters.
+//! The ledger's peak during a load is W + max(A, w) + k·s. `opt_shared::placement` explains these terms.
 
 pub mod budget;
 pub mod device;

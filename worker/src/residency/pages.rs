@@ -1,4 +1,5 @@
-//! Anonymous memory in whole pages. Dropping it returns the pages to Linux at once; an allocator might keep them.
+//! Anonymous memory in whole pages, which are returned to Linux as soon as the memory is dropped. (An allocator might
+//! keep them.)
 
 use std::io;
 use std::ptr::NonNull;
@@ -9,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub struct Pages {
     start: NonNull<u8>,
-    /// The requested length; the mapping has whole pages.
+    /// The requested length. The mapping is rounded up to whole pages.
     length: usize,
     mapped: usize,
 }

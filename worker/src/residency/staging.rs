@@ -1,7 +1,8 @@
-//! Copies bytes from a source to a device, in chunks, through at most k slots of s bytes.
+//! Copies bytes from a source to a device in chunks, through a ring of slots in host memory.
 //!
-//! While one slot is being filled, the others can be copied. Slots are freed only when the ring is dissolved. The
-//! ring reclaims its slots itself, so no other code may use slots of its device.
+//! While one slot is being filled, the contents of the others can be copied to the device. Slots are freed only when
+//! the ring is dissolved. A ring asks its device for every slot whose copy has ended, so no other code may use slots of
+//! that device.
 
 use std::io;
 
@@ -48,8 +49,9 @@ pub enum StagingError {
     SlotLost,
 }
 
+/// Slots of equal size, which copies use in turn.
 pub struct Ring<D: Device> {
-    /// The largest number of slots.
+    /// The maximum number of slots.
     slots: u64,
     slot_bytes: Bytes,
     allocated: u64,
@@ -57,7 +59,7 @@ pub struct Ring<D: Device> {
 }
 
 impl<D: Device> Ring<D> {
-    /// Creates a ring. Numbers below 1 count as 1.
+    /// Creates a ring of at most `slots` slots, each of `slot_bytes` bytes. Values below 1 are treated as 1.
     pub fn new(slots: u64, slot_bytes: Bytes) -> Self {
         Self {
             slots: slots.max(1),
@@ -67,7 +69,7 @@ impl<D: Device> Ring<D> {
         }
     }
 
-    /// Allocates slots until there is one for each chunk of sources of these sizes, or the maximum is reached.
+    /// Allocates slots for sources of these sizes: one for each chunk, up to the maximum number of slots.
     pub fn prepare(
         &mut self,
         on: &mut Accounted<D>,
@@ -81,7 +83,8 @@ impl<D: Device> Ring<D> {
         Ok(())
     }
 
-    /// Queues a copy of all of `source` to `to`. Returns the event of its completion; `None` if there are no bytes.
+    /// Queues copies of all bytes of `source` to `to`. Returns the event that completes with the last copy, or `None`
+    /// if the source is empty.
     pub fn upload(
         &mut self,
         on: &mut Accounted<D>,
@@ -119,7 +122,7 @@ impl<D: Device> Ring<D> {
         Ok(())
     }
 
-    /// Returns an idle slot; waits for a copy to return one if there is none.
+    /// Returns an idle slot. If there is none, waits until a copy returns its slot.
     fn slot(&mut self, on: &mut Accounted<D>) -> Result<D::Slot, StagingError> {
         match self.idle.pop() {
             Some(slot) => Ok(slot),

@@ -11,7 +11,8 @@ pub(super) fn open(callee: &Callee) -> Result<File, SessionError> {
         .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })
 }
 
-/// Returns an error if the digests differ: the artifact that is timed must be the one that was built and verified.
+/// Returns an error if the digests differ, because the artifact that is timed must be the one that was built and
+/// verified.
 pub(super) fn compare(callee: &Callee, found: &blake3::Hash) -> Result<(), SessionError> {
     let found = found.to_hex().to_string();
     if found == callee.artifact.digest {

@@ -9,7 +9,7 @@ use crate::judge::CompareError;
 use crate::recorded::RecordedError;
 use crate::residency::staging::StagingError;
 
-/// The backend's own error, which `stage` only passes on.
+/// An error of a backend, which `stage` passes on without examining it.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error that prevents the worker from finishing an attempt. Neither the candidate nor a capture is to blame.
@@ -57,7 +57,7 @@ pub(crate) enum SessionError {
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// The capture is to blame, unless file descriptors or memory ran out.
+/// A fault of an entry's inputs. The capture is to blame, unless file descriptors or memory ran out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Calls a candidate: the interface between policy (`stage`) and the code that runs kernels.
+//! The interface between the policy (`stage`) and the backends, which load, call and time candidates.
 //!
 //! A *backend* places recorded calls where a candidate can reach them, and starts *sessions*. A session is one loaded
 //! candidate, with its entries and its outputs. The policy reaches candidates only through these traits, and handles no
@@ -12,7 +12,8 @@
 //! ```
 //!
 //! When a method returns, the candidate is stopped or dead, and none of its code runs until the next method is called.
-//! The exception is `Refused`: a refused candidate may run until `finish`, the only method that may follow.
+//! The exception is a candidate that was `Refused`: it may run until `finish`, which is the only method that may then
+//! be called.
 
 mod artifact;
 pub(crate) mod cuda;
@@ -58,10 +59,12 @@ pub(crate) trait Backend {
     /// Starts, in the background, those parts of the candidate's next session that do not depend on its entries.
     fn prepare(&self, candidate: &Self::Candidate);
 
-    /// Like `prepare`, but while another candidate's session is in use, from which nothing may be taken away.
+    /// Like `prepare`, but may be called while another candidate's session is in use, and takes nothing away from that
+    /// session.
     fn prepare_beside(&self, _candidate: &Self::Candidate) {}
 
-    /// Prepares, in the background, what the next session of any candidate can use. Nothing may be timed meanwhile.
+    /// Prepares, in the background, resources that the next session of any candidate can use. No candidate may be timed
+    /// meanwhile.
     fn make_ahead(&self, _candidate: &Self::Candidate) {}
 
     /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
@@ -73,12 +76,13 @@ pub(crate) trait Backend {
         true
     }
 
-    /// The largest figures at each point, over all sessions; empty if the backend has no device.
+    /// Returns the highest figures at each point, over all sessions. Empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
 
-    /// What each kernel did on the emulated device, over all sessions; empty unless the device is emulated.
+    /// Returns what the emulated device counted for each kernel, over all sessions. Empty unless the device is
+    /// emulated.
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -93,8 +97,8 @@ pub(crate) trait Backend {
     /// Creates a pool of this size, charged to this worker.
     fn pool(&self, bytes: Bytes) -> Result<(Self::Pool, Self::Arena), DeviceError>;
 
-    /// Places an entry whose tensors lie in a pool. `slots` has one item for each tensor argument, in order; `None`
-    /// for a tensor without bytes.
+    /// Places an entry whose tensors lie in a pool. `slots` has one item for each tensor argument, in order. The item
+    /// of a tensor without bytes is `None`.
     fn place_in_pool(
         &self,
         recorded: Recorded,
@@ -113,8 +117,9 @@ pub(crate) trait Backend {
         entries: &'b [Self::Placed],
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 
-    /// Starts a session for timing. Each entry has a ring of at least two slots, one for each call of a block, in
-    /// memory that the entries share. If the entries are called in turns, each has one slot in separate memory.
+    /// Starts a session for timing. For its outputs, each entry has a ring of at least two slots, one for each call of
+    /// a block, in memory that the entries share. If the entries are called in turns, each has a single slot in
+    /// separate memory.
     fn start_timed<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -130,7 +135,7 @@ pub(crate) struct TimedSession {
     pub(crate) in_turns: bool,
     /// The priority of its threads in a block.
     pub(crate) priority: Priority,
-    /// True if its times only have to be roughly right, so the hand-off is measured with fewer empty blocks.
+    /// True if rough times are enough. The hand-off is then measured with fewer empty blocks.
     pub(crate) brief: bool,
 }
 
@@ -167,7 +172,7 @@ pub(crate) enum Sharing<'b> {
     Batches { batches: &'b [Range<usize>], inputs: InputMemory },
 }
 
-/// Iterates over the entries of a task. In verification, reads their inputs ahead of the candidate.
+/// Iterates over the groups of a task's entries. In verification, reads their inputs ahead of the candidate.
 pub(crate) trait Groups<P> {
     /// Returns the next group; `None` after the last one. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
@@ -179,7 +184,7 @@ pub(crate) trait Groups<P> {
     fn finish(self: Box<Self>) -> ReadReport;
 }
 
-/// Entries that share a session, or one that could not be opened.
+/// Entries that share a session, or an error if one of them could not be opened.
 pub(crate) struct Group<P> {
     /// The group's range among all entries of the task.
     pub(crate) range: Range<usize>,
@@ -199,7 +204,7 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
     /// The size of the input.
     pub(crate) length: Bytes,
-    /// The digest of its bytes in the recording.
+    /// The digest of the input's bytes in the recording.
     pub(crate) digest: Digest,
 }
 
@@ -212,8 +217,8 @@ pub(crate) enum Answer<T> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: a plan call is made for each entry before its calls. `returned`: the candidate returns its outputs,
-    /// which are copied before the call ends.
+    /// If `has_plan` is true, a plan call is made for each entry before its other calls. If `returned` is true, the
+    /// candidate returns its outputs, which are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
     /// The candidate cannot be called. `text` is the loader's message, with advice.
     Refused { text: String },
@@ -265,7 +270,7 @@ pub struct KernelLaunch {
     pub constants: Vec<(usize, u32)>,
 }
 
-/// One candidate over some entries, with its own outputs.
+/// One candidate, with the entries that it is called with and its own outputs.
 pub(crate) trait Session {
     /// Loads the candidate. Must be called once, before anything else.
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError>;
@@ -291,8 +296,8 @@ pub(crate) trait Session {
     /// Returns the first byte beside an output that is no longer `poison`.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
-    /// The launches of an entry's last call, as the device's driver got them, with the arguments that lie in a pool.
-    /// Empty if the candidate has host code, which makes its own launches.
+    /// Returns the launches of an entry's last call, as they were passed to the device's driver, each with those of its
+    /// arguments that lie in a pool. Empty if the candidate has host code, which makes its own launches.
     fn launched(&self, _entry: usize) -> Vec<KernelLaunch> {
         Vec::new()
     }
@@ -303,38 +308,39 @@ pub(crate) trait Session {
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 
-/// The longest hand-off that is ever subtracted. Longer ones are caused by a busy machine, or by a candidate that slows
-/// down empty blocks to make its calls look fast.
+/// The longest hand-off that is ever subtracted from the time of a block. Longer ones are caused by a busy machine, or
+/// by a candidate that slows down empty blocks to make its calls look fast.
 pub(crate) const MAX_HANDOFF: Duration = Duration::from_micros(100);
 
 /// Times a session's calls from outside the session.
 pub(crate) trait Clock {
-    /// The clock that time limits use.
+    /// Returns the current time of the clock that time limits use.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// Measures the hand-off with empty blocks, unless it is known for the current way of waiting.
+    /// Measures the hand-off with empty blocks, unless it is known for the current way of waiting (sleeping or
+    /// spinning).
     fn settle_handoff(&mut self) -> Result<(), SessionError>;
 
-    /// The time that a block takes in addition to its calls. It is subtracted from every block.
+    /// Returns the time that a block takes in addition to its calls. It is subtracted from the time of every block.
     fn handoff(&self) -> Duration;
 
-    /// Limits the time that is subtracted. Waking is the same work for all sessions of a machine, so the shortest
-    /// hand-off limits all of them.
+    /// Limits the hand-off that is subtracted. Waking a session is the same work for all sessions on a machine, so the
+    /// shortest hand-off limits all of them.
     fn limit_handoff(&mut self, max: Duration);
 
     /// Discards the known hand-off, so that the next `settle_handoff` measures it again.
     fn forget_handoff(&mut self) {}
 
-    /// Returns true if a CPU is left on which this process can spin, beside a candidate with this many threads that
-    /// keeps this many CPUs busy.
+    /// Returns true if a candidate that has this many threads and keeps this many CPUs busy leaves a CPU on which this
+    /// process can spin.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
 
     /// Sets whether this process may spin while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
-    /// The properties of the device that has this clock; `None` on a CPU.
+    /// Returns the properties of the device whose clock this is; `None` on a CPU.
     fn device_facts(&self) -> Option<DeviceFacts> {
         None
     }
@@ -345,7 +351,8 @@ pub(crate) trait Clock {
     fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError>;
 }
 
-/// Writes the inputs of a block. Called while the candidate is stopped, right before the clock starts.
+/// A function that writes the inputs of a block. It is called while the candidate is stopped, right before the clock
+/// starts.
 pub(crate) type Renew<'r> = &'r mut dyn FnMut() -> Result<(), SessionError>;
 
 /// A `Renew` for blocks whose inputs do not vary.
@@ -353,10 +360,11 @@ pub(crate) fn nothing_new() -> Result<(), SessionError> {
     Ok(())
 }
 
+/// A request to time a block, which is a number of calls between two readings of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
-    /// The number of calls, made into the first slots in order.
+    /// The number of calls. They write to the first slots, in order.
     pub(crate) calls: u32,
     /// True if the plan call is made instead of `calls` calls.
     pub(crate) plan: bool,
@@ -364,16 +372,18 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) varied: bool,
     /// True if inputs and outputs are evicted from the caches before the block; on a device, before each call.
     pub(crate) cold: bool,
-    /// Right before the block, the slots that it will write are filled with this byte, and arguments that the calls
-    /// change are restored as by [`Session::call`]. `None` if outputs stay as they are.
+    /// The byte with which the slots that the block will write are filled, right before the block. Arguments that the
+    /// calls change are then restored, as by [`Session::call`]. `None` leaves the outputs as they are.
     pub(crate) poison: Option<u8>,
     /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],
-    /// The expected duration. It bounds how long this process spins; a device launches short calls as a graph.
+    /// The expected duration. It limits how long this process spins. On a device, it also decides whether the calls are
+    /// short enough to be launched as a graph.
     pub(crate) expected: Duration,
     pub(crate) limit: Duration,
 }
 
+/// One element of an output that is read at the end of a block, to find out whether it changes afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) output: usize,
@@ -391,20 +401,22 @@ pub(crate) const LOOKS: u32 = 64;
 /// The size of the largest element: two 64-bit floats.
 pub(crate) const WIDEST_ELEMENT: usize = 16;
 
+/// The result of a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    /// The hand-off is not yet subtracted.
+    /// The measured time, from which the hand-off has not been subtracted yet.
     pub(crate) elapsed: Duration,
     pub(crate) called: Called,
     pub(crate) wake: WakeCost,
-    /// The average number of CPUs that the candidate kept busy, from stop to stop.
+    /// The average number of CPUs that the candidate kept busy between being resumed for the block and being stopped
+    /// again.
     pub(crate) cpus_busy: f64,
-    /// The total time that the candidate's threads and this thread waited for a CPU, without threads that have ended;
-    /// `None` if Linux does not report it, or if there are too many threads.
+    /// The total time that the candidate's threads and this thread waited for a CPU. Threads that have ended are not
+    /// included. `None` if Linux does not report the time, or if there are too many threads.
     pub(crate) waited: Option<Duration>,
-    /// The index of the first look whose element had another value once the candidate was stopped.
+    /// The index of the first look whose element had changed by the time the candidate was stopped.
     pub(crate) changed: Option<usize>,
-    /// Present if a device's clock timed the block. `called.claimed` is then the time that the host saw.
+    /// Present if a device's clock timed the block. `called.claimed` is then the time by the host's clock.
     pub(crate) on_device: Option<DeviceBlock>,
 }
 
@@ -424,14 +436,14 @@ pub(crate) struct DeviceFacts {
     pub(crate) lacks: Vec<String>,
 }
 
-/// A round in which the candidate is woken and no call is requested.
+/// A round in which the candidate is woken but no call is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleRound {
     /// The candidate's CPU time in the round.
     pub(crate) cpu: Duration,
     pub(crate) wake: WakeCost,
-    /// The time from waking the candidate to its answer, measured as the time of a block; `None` on a device, whose
-    /// blocks have no hand-off.
+    /// The time from waking the candidate to its answer, measured in the same way as the time of a block. `None` on a
+    /// device, whose blocks have no hand-off.
     pub(crate) elapsed: Option<Duration>,
     /// As in [`Block`].
     pub(crate) waited: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-/// A figure that the device does not report is `None`.
+/// The clock rate and the power of a device, and what limits them. A figure that the device does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pace {
     /// The clock rate of its multiprocessors.

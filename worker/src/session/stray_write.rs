@@ -1,4 +1,4 @@
-//! A store of a candidate outside an output, and how it is described.
+//! A store that a candidate made outside an output, and the text that describes it.
 
 /// A store outside an output that did not cause a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

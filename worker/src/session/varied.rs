@@ -1,4 +1,5 @@
-//! Inputs that differ in every timed call: their memory, and where each call's values lie in it.
+//! Inputs that get new values (*variants*) in every timed call: the memory for the variants, and the location of each
+//! call's variants.
 
 use std::io;
 
@@ -7,7 +8,7 @@ use std::io;
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Fills it with zeros. On the CPU, this frees the pages that were written.
+    /// Fills the memory with zeros. On the CPU, this frees the pages that were written.
     fn clear(&self) -> io::Result<()>;
 }
 
@@ -26,7 +27,7 @@ impl<M> Clone for Varied<'_, M> {
 
 impl<M> Copy for Varied<'_, M> {}
 
-/// Call k of a block gets variant k.
+/// The variants of one entry's inputs. Call k of a block gets variant k.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variants {
     /// The number of variants; 0 if no input varies.
@@ -45,13 +46,13 @@ pub(crate) struct VariedInput {
     pub(crate) data: u64,
     /// The distance between two variants, in bytes.
     pub(crate) stride: u64,
-    /// The output that is the input's new value, if the call changes the input. Each call's variant is then copied to
-    /// its slot of this output, where the call changes it.
+    /// If the call changes the input, the output that is the input's new value. Each call's variant is then copied to
+    /// the call's slot of this output, and the call changes the copy.
     pub(crate) output: Option<usize>,
 }
 
 impl VariedInput {
-    /// The offset to which a variant is written.
+    /// Returns the offset in the memory at which a variant is written.
     pub(crate) fn at(&self, variant: u32) -> u64 {
         self.region.start + self.data + self.stride * u64::from(variant)
     }

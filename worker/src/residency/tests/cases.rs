@@ -1,4 +1,4 @@
-//! Random loads (each is a `LoadCase`), with shared storages, unused storages, no storages, one huge storage, or ten
+//! Random loads for tests: with shared or unused storages, without any storage, with one huge storage, or with ten
 //! thousand tiny ones.
 
 use std::cell::Cell;
@@ -78,7 +78,7 @@ impl Source for Reading<'_> {
     }
 }
 
-/// What a load must place, and the parameters of its device and slots.
+/// A random load: what it must place, and the parameters of its device and slots.
 pub(crate) struct LoadCase {
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<usize>,
@@ -97,7 +97,7 @@ impl LoadCase {
             6..26 => (chance.random_range(1..12), true, 0..=max / 100),
             _ => (chance.random_range(1..24), false, 0..=max / 10),
         };
-        // Sources use no host memory (0), sources of some storages do (1 and 2), or all do (3).
+        // 0: no source uses host memory. 1 and 2: the sources of some storages do. 3: all sources do.
         let holding = chance.random_range(0..4);
         let mut storages: Vec<Storage> = (0..count)
             .map(|number| {

@@ -15,7 +15,7 @@ use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::pages::Pages;
 use crate::residency::staging::Source;
 
-/// Set in the environment of the measured process.
+/// The environment variable that is set only in the measured process.
 const ALONE: &str = "OPT_RESIDENCY_ALONE";
 const TERMS: Terms = Terms { grain: Bytes::kib(4), slots: 2, slot: Bytes::kib(256) };
 /// The number of bytes loaded between two samples. Another sample is taken at the end of each storage.
@@ -28,7 +28,7 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Samples the memory that Linux counts, and keeps the highest figure.
+/// Samples the amount of memory that Linux counts, and keeps the highest value.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
@@ -99,8 +99,8 @@ impl Source for Copy<'_> {
     }
 }
 
-/// Storages (their MiB, whether the source keeps a copy, the number of tensors) and outputs (their MiB). The peak of
-/// each case is at least 64 MiB.
+/// The storages of a case (the size in MiB, whether the source keeps a copy, and the number of tensors), and the sizes
+/// of its outputs in MiB. The peak of each case is at least 64 MiB.
 type Case = (&'static [(u64, bool, usize)], &'static [u64]);
 const CASES: [Case; 4] = [
     (&[(64, false, 1), (96, false, 1), (64, false, 0)], &[80]),

@@ -10,7 +10,8 @@ use crate::judge::BytesSource;
 
 /// The byte that fills the bands of inputs. A kernel is unlikely to write this value.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// An illegal access to global memory is reported as `OutOfBounds` if it is this near to a buffer, else as `Crashed`.
+/// The distance from a buffer, in bytes, within which an illegal access to global memory is reported as `OutOfBounds`.
+/// Other illegal accesses to global memory are reported as `Crashed`.
 const NEAR: u64 = 64 << 10;
 /// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
@@ -18,7 +19,7 @@ const PIECE: usize = 4096;
 /// The layout of an allocation: a buffer between two bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bands {
-    /// Bytes before the buffer.
+    /// The number of bytes before the buffer.
     pub(super) front: u64,
     pub(super) bytes: u64,
     pub(super) back: u64,

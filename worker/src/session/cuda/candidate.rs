@@ -1,4 +1,4 @@
-//! A candidate without host code. Its artifact is read whole and compared with its digest.
+//! A candidate without host code, whose artifact is read whole and compared with its digest.
 
 use std::io::Read as _;
 
@@ -13,7 +13,8 @@ pub(crate) struct DeviceCode {
 }
 
 impl DeviceCode {
-    /// Reads the artifact. The bytes that are compared with the digest are the ones that are loaded later.
+    /// Reads the artifact. The bytes that are compared with the digest are kept, and are the ones that are loaded
+    /// later.
     pub(super) fn open(callee: &Callee) -> Result<Self, SessionError> {
         let (mut file, mut image) = (artifact::open(callee)?, Vec::new());
         file.read_to_end(&mut image)

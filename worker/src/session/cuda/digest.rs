@@ -30,14 +30,16 @@ pub(super) struct Digester {
     seed: u64,
 }
 
-/// The sum of the whole words, each mixed with the seed and its index, and the remaining bytes.
+/// The digest of a part: the sum of its whole words, each mixed with the seed and with the word's index, and its
+/// remaining bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     sum: u64,
     rest: Vec<u8>,
 }
 
-/// A part of device memory. The bytes before it, back to the previous multiple of a word, are in the same allocation.
+/// A part of device memory. If it does not start at a multiple of a word, the bytes before it, back to the previous
+/// multiple, belong to the same allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) address: u64,

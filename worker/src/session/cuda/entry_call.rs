@@ -25,7 +25,8 @@ pub(super) struct EntryCall {
 pub(super) enum Outputs {
     /// The session: each entry has the outputs of one call, between bands.
     OfOneCall,
-    /// Other code: each call of a block has its own outputs, which this session neither allocates nor fills.
+    /// The timed session that contains this one: each call of a block has its own outputs, which this session neither
+    /// allocates nor fills.
     Elsewhere,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<WantedBuffer> {
         .collect()
 }
 
-/// The bytes of each parameter. `address` returns the address of a buffer.
+/// Returns the bytes of each parameter of a launch. `address` returns the address of a buffer.
 pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> Vec<Vec<u8>> {
     let bytes = |value: &Value| match value {
         Value::Pointer(pointer) => address(*pointer).to_le_bytes().to_vec(),
@@ -76,9 +77,9 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// The parts of device memory that are filled before a call: outputs and workspaces with their bands. Of an
-    /// argument that the call changes, only the bands are filled, because the fills and the write that restores its
-    /// value are in no fixed order.
+    /// Returns the parts of device memory that are filled before a call: outputs and workspaces with their bands. For
+    /// an argument that the call changes, only the bands are filled, because the fills and the write that restores the
+    /// argument's value are in no fixed order.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =
@@ -106,7 +107,7 @@ impl EntryCall {
         Ok(())
     }
 
-    /// The address is 0 for an argument without elements, as in PyTorch.
+    /// Returns the address of a buffer. As in PyTorch, it is 0 for an argument without elements.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {

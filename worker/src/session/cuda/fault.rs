@@ -132,8 +132,8 @@ fn at(error: &DriverError) -> String {
     text
 }
 
-/// The verdict for a constant that no longer has the contents that were loaded or that an earlier step saw. Any kernel
-/// since then could have written to it, so no candidate is blamed.
+/// Returns the verdict on a constant whose contents have changed since it was loaded or since an earlier step used it.
+/// Any kernel since then could have written to the constant, so no candidate is blamed.
 pub(super) fn changed_in_pool(input: &str) -> Verdict {
     Verdict {
         status: Status::InfraError,

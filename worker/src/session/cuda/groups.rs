@@ -1,5 +1,5 @@
-//! The groups of a task on a device: one entry each. A fault ends the context of all entries in a session, so every
-//! entry has a separate session.
+//! Opens the entries of a task on a device, each as a group of its own. A fault ends the context of all entries in a
+//! session, so every entry has a separate session.
 
 use opt_shared::message::EntryRef;
 use opt_shared::outcome::ReadReport;

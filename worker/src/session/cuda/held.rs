@@ -1,4 +1,4 @@
-//! The device of a worker. It is opened when the first task needs it and held until the worker ends.
+//! The device of a worker, which is opened when the first task needs it and held until the worker ends.
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! The launches that a session gave to the driver, for comparison with those of the plan.
+//! Records the launches that a session passed to the driver, so that they can be compared with those in the plan.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ impl Launched {
         self.symbols.insert(function, symbol.to_owned());
     }
 
-    /// The launches, with the parameters that are addresses in the pool of a replay.
+    /// Returns the launches, each with those of its parameters that are addresses in a replay's pool.
     pub(super) fn of(&self, entry: &OnDevice) -> Vec<KernelLaunch> {
         let constants: Vec<(Range<u64>, u32)> = entry
             .inputs

@@ -1,7 +1,8 @@
-//! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
+//! The `Device` of `crate::residency` in a card's memory: allocates buffers under a cap, and copies in order on a
+//! separate queue.
 //!
-//! The cap is checked before memory is requested from the driver. On drop, buffers that a failed load has left behind
-//! are released.
+//! The cap is checked before memory is requested from the driver. Dropping it releases buffers that a failed load has
+//! left behind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -1,4 +1,4 @@
-//! Runs kernels without host code on a device: a card through its driver, or the emulated device.
+//! Runs kernels that have no host code on a device: on a card, through its driver, or on the emulated device.
 //!
 //! The worker owns the context and launches the kernels itself. No code of the candidate runs on the CPU. A session
 //! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call as launches
@@ -59,20 +59,21 @@ use crate::residency::load::Residency;
 
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
-    /// The most that may be placed on the device.
+    /// The maximum number of bytes that may be placed on the device.
     cap: Bytes,
-    /// The part of the cap that inputs with new values or a replay's pool take.
+    /// The part of the cap that is reserved for inputs with new values, or for a replay's pool.
     set_aside: Cell<Bytes>,
     seed: u64,
     points: Points,
     state: RefCell<State>,
 }
 
-/// The state that ends with the context.
+/// The state that is lost with the context.
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// The inputs of the last session, which stay on the device until the next session has named its own.
+    /// The inputs of the last session. They stay on the device until the next session has named its own, because it may
+    /// use some of them again.
     uses: Vec<Key>,
     /// The digest of each input right after its upload; for a constant of a replay, at its first use.
     digests: BTreeMap<Key, Digest>,
@@ -133,7 +134,8 @@ impl Drop for CudaBackend<'_> {
 }
 
 impl State {
-    /// The digests of a call's inputs as they are now. `sums` is the address of device memory for one sum per input.
+    /// Computes the digests of a call's inputs as they are now. `sums` is the address of device memory for one sum per
+    /// input.
     fn digests_of(
         &mut self,
         driver: &SharedDriver,
@@ -152,8 +154,8 @@ impl State {
         found
     }
 
-    /// Notes the digest of each input that has none yet. Returns the name of an input in a pool that differs from what was
-    /// loaded or from what an earlier step saw.
+    /// Records the digest of each input that has none yet. If an input in a pool has changed since it was loaded or
+    /// since an earlier step used it, returns its name.
     fn note_digests(
         &mut self,
         driver: &SharedDriver,

@@ -19,7 +19,7 @@ use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 use crate::session::PoolSlot;
 
-/// The number of bytes that are read back at a time.
+/// The number of bytes that are read back from the device at a time.
 const READ_BACK: usize = 1 << 20;
 
 /// Identifies an input. Inputs with equal keys have equal contents.
@@ -54,7 +54,7 @@ impl AsRef<Recorded> for OnDevice {
 pub(super) struct Input {
     pub(super) key: Key,
     pub(super) bands: Bands,
-    /// The names of the arguments that lie in it.
+    /// The names of the arguments whose data lies in this input.
     pub(super) name: String,
     contents: Contents,
 }
@@ -79,8 +79,8 @@ impl Input {
         }
     }
 
-    /// Reads an input in a pool back, and returns true if it differs from its digest in the recording. Returns false
-    /// for other inputs.
+    /// Reads an input back from the pool, and returns true if its bytes do not match its digest in the recording.
+    /// Returns false for inputs that are not in a pool.
     pub(super) fn is_altered(&self, driver: &SharedDriver) -> Result<bool, DriverError> {
         let Contents::InPool { address, digest } = &self.contents else { return Ok(false) };
         let mut hasher = blake3::Hasher::new();
@@ -140,7 +140,7 @@ impl OnDevice {
         Self { recorded, inputs, places }
     }
 
-    /// A call whose inputs lie in a pool. `slots` has one item for each tensor argument, in order.
+    /// Describes a call whose inputs lie in a pool. `slots` has one item for each tensor argument, in order.
     pub(super) fn in_pool(recorded: Recorded, slots: &[Option<PoolSlot>]) -> Self {
         let (mut inputs, mut places) = (Vec::<Input>::new(), Vec::with_capacity(recorded.arguments.len()));
         let mut slots = slots.iter().copied();
@@ -167,7 +167,7 @@ impl OnDevice {
         Self { recorded, inputs, places }
     }
 
-    /// The distinct inputs by key, with the origins of their bytes. Inputs in a pool are not among them.
+    /// Returns the distinct inputs by key, with the origins of their bytes. Inputs in a pool are left out.
     pub(super) fn origins(&self) -> BTreeMap<Key, InputOrigin<'_>> {
         self.inputs
             .iter()

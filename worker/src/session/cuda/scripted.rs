@@ -22,7 +22,7 @@ const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 
-/// A call of the driver that is recorded, and that a script can make fail.
+/// The kind of a call to the driver. Calls of these kinds are recorded, and a script can make them fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Asked {
     Memory,
@@ -47,7 +47,7 @@ pub(super) enum Asked {
 pub(super) type Kernel =
     Arc<Mutex<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + Send>>;
 
-/// A script, which its driver and its test share.
+/// A script that is shared between its driver and its test.
 #[derive(Clone)]
 pub(super) struct SharedScript(Arc<Mutex<Script>>);
 
@@ -102,7 +102,7 @@ pub(super) struct Script {
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
-    /// The number of the poll that finds a mark reached. Polls count from 1; 0 means the first, too.
+    /// Which poll of a mark finds the mark reached, counted from 1. The value 0 means the first poll, too.
     pub(super) polls: u32,
     pub(super) clock: VirtualClock,
     functions: Vec<String>,
@@ -123,7 +123,7 @@ pub(super) struct VirtualClock {
     pub(super) launch_takes: Duration,
     /// The rate of fills and copies; 0 if they take no time.
     pub(super) bytes_per_us: u64,
-    /// The share of the passed time that the device's clock shows; 0 means 100.
+    /// The percentage of the passed time that the device's clock shows. The value 0 means 100.
     pub(super) shows_percent: u32,
     /// The clock rate at each reading of the pace; the last one repeats.
     pub(super) mhz: Vec<u32>,

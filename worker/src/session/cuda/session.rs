@@ -1,4 +1,4 @@
-//! A session on the device: loads one candidate, launches it for its entries, and checks every call.
+//! A session on the device: loads one candidate, makes calls by launching its kernels, and checks every call.
 //!
 //! ```text
 //! start:  inputs uploaded ──▶ outputs, workspaces allocated ──▶ digests of inputs
@@ -43,7 +43,7 @@ pub(super) struct DeviceSession<'b> {
     /// Buffers that only this session uses.
     allocated: Vec<(Kind, Buffer)>,
     launched: Launched,
-    /// The address of the digests of one entry's inputs.
+    /// The address of the device memory for the digests of one entry's inputs.
     sums: u64,
     module: Option<ModuleId>,
     /// The reason why the candidate cannot be launched; `None` if it can.
@@ -109,7 +109,7 @@ impl<'b> DeviceSession<'b> {
         let mut state = self.backend.state.borrow_mut();
         let former = std::mem::take(&mut state.uses);
         let keys: Vec<Key> = storages.iter().map(|(key, _)| key.clone()).collect();
-        // The digest of a constant stays: it has the same contents whenever it is in the pool.
+        // The digest of a constant is kept, because the constant has the same contents whenever it is in the pool.
         state.digests.retain(|key, _| matches!(key, Key::Constant(_)) || keys.contains(key));
         let residency = state.residency(self.backend);
         let load = Load { storages: &storages, tensors: &tensors, after: &after, instead_of: &former };
@@ -244,8 +244,8 @@ impl<'b> DeviceSession<'b> {
         self.end(fault::of_error(error, during, buffers))
     }
 
-    /// Loads the module and finds its kernels. Returns the reason if the plan's arguments do not match a kernel's
-    /// parameters.
+    /// Loads the module and finds its kernels. Returns a reason to refuse the candidate if the plan's arguments do not
+    /// match a kernel's parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.lock();
         let module = driver.load(&self.candidate.image)?;

@@ -1,6 +1,6 @@
-//! A device on which single kernels are tried, with the drivers that verification uses.
+//! Runs single kernels on a device, through the drivers that verification uses.
 //!
-//! `gpu-check` uses it to compare a card with the emulated device.
+//! `gpu-check` uses this to compare a card with the emulated device.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::residency::device::Device as _;
 
 /// The kernel with which a session detects changed inputs, as PTX, and its name.
 pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
-/// The number of bytes after each buffer that no kernel may change. On a card only.
+/// The number of bytes after each buffer that no kernel may change. Only buffers on a card have such a band.
 const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;
@@ -73,7 +73,7 @@ pub enum TrialEnd {
     /// All launches are complete.
     Over {
         buffers: Vec<Vec<u8>>,
-        /// The index of the first buffer with a store beyond its end. On a card only.
+        /// The index of the first buffer beyond whose end a kernel has stored. Only reported for a card.
         stores_beyond: Option<usize>,
     },
     Fault(TrialFault),
@@ -145,7 +145,8 @@ impl TrialDevice {
         limit: Duration,
     ) -> Result<TrialEnd, DriverError> {
         let mut driver = self.driver.lock();
-        // The emulated device checks every access against the buffer itself, so a band would hide a mistake.
+        // The emulated device checks every access against the allocation. A band would be part of that, and so hide a
+        // store beyond the buffer's end.
         let band = if driver.card().checks_accesses { 0 } else { BAND };
         let mut placed = Vec::new();
         for buffer in buffers {
@@ -226,7 +227,7 @@ impl TrialDevice {
     }
 }
 
-/// The bytes of an argument. An unknown buffer is a null pointer.
+/// Returns the bytes of an argument. The index of an unknown buffer becomes a null pointer.
 fn parameter(argument: TrialArgument, placed: &[(u64, usize)]) -> Vec<u8> {
     match argument {
         TrialArgument::Buffer(number) => {

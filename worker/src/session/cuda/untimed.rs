@@ -1,4 +1,4 @@
-//! The clock of a session that verifies. It times nothing.
+//! The clock of a session that verifies, which times nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A candidate's artifact, opened and checked against its digest, and the parameters of its runners.
+//! Opens a candidate's artifact, checks it against its digest, and derives the parameters of its runners.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -112,8 +112,8 @@ impl Callable {
         let memory = limits.memory_for(largest, self.threads);
         let mut private = limits.private_memory_for(largest, self.threads);
         if self.callee.launcher.needs_libtorch() {
-            // A library loads torch after its runner has locked down, so its limit must have room for torch. (An
-            // interpreter imports torch before that.)
+            // A library loads torch after its runner has locked down, so the runner's limit must have room for torch.
+            // (An interpreter imports torch before the lock-down.)
             private += runner_base(self.callee.launcher);
         }
         RunnerSpec {
@@ -150,7 +150,7 @@ impl Callable {
         }
     }
 
-    /// The form of the interpreter's calls; `None` if a library is called directly.
+    /// Returns the form of the interpreter's calls; `None` if a library is called directly.
     pub(super) fn form(&self) -> Option<Form> {
         self.interpreter.as_ref().map(|_| self.callee.form)
     }
@@ -163,7 +163,8 @@ impl Callable {
 
     pub(super) fn start_ahead(&self, link: &Link) {
         if let Some(wanted) = self.wanted_zygote() {
-            // Only the zygote is started, because importing torch takes long. Copying it takes milliseconds.
+            // Importing torch takes long, so the zygote is started now. Copying it takes only milliseconds, so no copy
+            // is made yet.
             self.zygotes.prepare(link, &wanted);
             return;
         }
@@ -175,14 +176,14 @@ impl Callable {
     }
 
     /// Starts a process for the next session while another runner is in use. A zygote is not started, because it would
-    /// replace the one that may have the memory of that runner.
+    /// replace the current one, with which that runner may share memory.
     pub(super) fn start_beside(&self, link: &Link) {
         if self.wanted_zygote().is_none() {
             self.start_ahead(link);
         }
     }
 
-    /// Prepares what the runner after this one needs, if it is a copy of a zygote.
+    /// If runners are copies of a zygote, lets the zygote prepare the copy for the next session.
     pub(super) fn copy_ahead(&self, link: &Link) {
         if let Some(wanted) = self.wanted_zygote() {
             self.zygotes.copy_ahead(link, &wanted, self.callee.limits.output);
@@ -235,7 +236,7 @@ impl Callable {
         env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
     }
 
-    /// Returns the loader's message, followed by advice if the problem is a known one.
+    /// Returns the loader's message. If the problem is a known one, advice follows.
     pub(crate) fn refusal(&self, loader: &str) -> String {
         if self.callee.launcher == Launcher::Graphs {
             // The plan's keys about libraries do not apply.

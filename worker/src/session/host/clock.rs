@@ -1,14 +1,16 @@
-//! Times a runner: n calls between two readings of this process's clock, each call into its own output slot.
+//! Times a runner: reads this process's clock before and after a block of calls, each of which writes to its own output
+//! slot.
 //!
 //! The runner is stopped between blocks, so it cannot compete with another session. Its outputs are judged while it is
-//! stopped; only a few elements are also read right before the second reading, to see whether they change after it.
+//! stopped. Only a few elements are also read earlier, right before the second reading of the clock, to find out
+//! whether they change afterwards.
 //!
 //! The candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and
 //! the command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
 //! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks.
 //!
-//! An idle round is an empty block among timed ones. In it, the runner is stopped only some time after its answer: any
-//! CPU time that it uses until then is work outside the timed calls.
+//! An idle round is an empty block among timed ones. After its answer, the runner is left running for some time before
+//! it is stopped. Any CPU time that it uses until then is work outside the timed calls.
 
 use std::time::Duration;
 
@@ -30,10 +32,10 @@ use crate::session::{
 };
 
 /// The number of empty blocks whose median is the hand-off. If there is a baseline, a candidate gains nothing by
-/// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
-/// baseline, it gains at most `MAX_HANDOFF` per block.
+/// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from the times of both.
+/// Without a baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// The same for a brief session, whose times only have to be roughly right.
+/// The same number for a brief session, for which rough times are enough.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, `MIN_HANDOFF_BLOCKS` empty blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
@@ -47,9 +49,10 @@ const IDLE_TIME: Duration = Duration::from_millis(1);
 /// The shortest and the longest time that this process spins in a block. (An empty block takes microseconds.)
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
-/// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
+/// If a candidate keeps at least this share of all CPUs busy, it is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
-/// Real-time priorities. That of this thread is above the runner's, so that this thread can always end a block.
+/// The real-time priorities of this thread and of the runner's threads. This thread's is higher, so that it can always
+/// end a block.
 const OWN_PRIORITY: u32 = 2;
 const RUNNER_PRIORITY: u32 = 1;
 /// The time limit for an empty block, and for the answer in an idle round. The runner answered before the candidate was
@@ -59,7 +62,7 @@ const WAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The state that a session's clock keeps from block to block.
 pub(super) struct Stopwatch {
     handoff: Duration,
-    /// The longest time that is subtracted.
+    /// The longest hand-off that is subtracted.
     max_handoff: Duration,
     /// False if the candidate or the baseline needs every CPU, or if blocks have real-time priority.
     may_spin: bool,
@@ -175,8 +178,8 @@ impl HostSession<'_> {
         Ok(())
     }
 
-    /// Measures the hand-off, unless it is known for the current way of waiting: waking from sleep takes many times as
-    /// long as noticing a store while spinning.
+    /// Measures the hand-off, unless it is known for the current way of waiting. The way matters, because waking from
+    /// sleep takes many times as long as noticing a store while spinning.
     fn ensure_handoff(&mut self) -> Result<(), RunnerError> {
         if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.measure_handoff() }
     }
@@ -341,12 +344,12 @@ impl HostSession<'_> {
         inputs: &mut InputWriter<'_>,
         start_from_variants: &mut dyn FnMut(&Self) -> Result<(), SessionError>,
     ) -> Result<Option<StoppedRunner>, RunnerError> {
-        // The runner may have been stopped without its CPU time being read.
+        // The runner may have been stopped earlier by code that did not read its CPU time.
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
-        // The runner is woken and stopped at once, to measure the CPU time that this takes by itself. That time depends
-        // on threads and CPUs.
+        // The runner is woken and stopped at once, to measure the CPU time that waking and stopping take by themselves.
+        // That time depends on threads and CPUs.
         let before = self.watch.stopped_at;
         self.resume()?;
         if !self.stop_and_read_cpu_time()? {
@@ -404,7 +407,7 @@ fn empty_block<'l>(entry: usize, looks: &'l [Look]) -> BlockOrder<'l> {
     }
 }
 
-/// Writes the new inputs of a block, and keeps the error if that fails.
+/// Writes the new inputs of a block, and keeps the error if writing fails.
 struct InputWriter<'r> {
     renew: Renew<'r>,
     result: Result<(), SessionError>,
@@ -427,11 +430,11 @@ struct StoppedRunner {
     cost: WakeCost,
     /// The runner's CPU time.
     stopped_at: Duration,
-    /// How long its threads and this one have waited for a CPU so far; `None` if that is not known.
+    /// How long the runner's threads and this one have waited for a CPU so far; `None` if that is not known.
     waited: Option<Waits>,
 }
 
-/// The time for which this process spins. It has a limit because, on a busy machine, this process can end up on the
+/// Returns how long this process spins. There is a limit because, on a busy machine, this process can end up on the
 /// runner's CPU. Longer spinning would then take a whole time slice from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)

@@ -1,5 +1,5 @@
-//! Inputs that are timed from memory instead of from their files: copied once for the candidate and the baseline of a
-//! profile.
+//! Copies the inputs of a profile to an arena, so that calls are timed with inputs in memory instead of in their files.
+//! The candidate and the baseline use the same copies.
 //!
 //! A part of a storage that several entries share (by digest) is loaded once, and stays if the next batch needs it too.
 //! Runners map the arena like a file: read-only, and only their own ranges.
@@ -28,9 +28,10 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::staging::{Source, StagingError};
 
+/// An error that kept the inputs of a batch from being copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
-    /// `None` if the cause is not an entry's capture.
+    /// The entry whose capture is the cause; `None` if no capture is.
     pub(crate) entry: Option<usize>,
     pub(crate) error: StagingError,
 }
@@ -122,7 +123,7 @@ impl CopiedInputs {
     }
 }
 
-/// The size of a batch's copies. Bytes that several entries share count once.
+/// Returns the size of a batch's copies. Bytes that several entries share count once.
 fn placed_bytes(entries: &[EntryRef]) -> Bytes {
     let mut sum = BatchSum::default();
     entries
@@ -148,8 +149,8 @@ fn piece_of<'a>(
     })
 }
 
-/// A part of a storage, read from `first` on. Bytes between `first` and the part belong to the same storage, and no
-/// runner can see them.
+/// A part of a storage, which is read from the offset `first` on. The bytes between `first` and the part belong to the
+/// same storage, but no runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
     number: usize,

@@ -1,8 +1,7 @@
-//! Maps the end of a runner to a status.
+//! Derives the verdict on a runner's death: a status, and one line of detail.
 //!
 //! The facts are the result of `waitid`, the supervisor's orders, the runner's last reports, and whether the worker
-//! itself can read an input. The result is a status with one line of detail. A status that blames the candidate needs
-//! proof.
+//! itself can read an input. A status that blames the candidate needs proof.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;

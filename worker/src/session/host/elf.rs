@@ -11,7 +11,8 @@ use std::os::unix::fs::FileExt;
 const MAX_PROGRAM_HEADERS: u16 = 256;
 /// The largest size of the dynamic section, in bytes. Linkers write about thirty entries of 16 bytes.
 const MAX_DYNAMIC: u64 = 64 * 1024;
-/// The largest size of the string table, in bytes. It has the names of all symbols: a few MiB in large C++ libraries.
+/// The largest size of the string table, in bytes. The table contains the names of all symbols, which take a few MiB in
+/// large C++ libraries.
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
@@ -39,7 +40,7 @@ const MACHINES: [(u16, &str); 5] =
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
     Read { bytes: u64, offset: u64, source: io::Error },
-    /// Callers may ignore this: the loader refuses such a file itself, with a message that users know.
+    /// Callers may ignore this error, because the loader refuses such a file itself, with a message that users know.
     #[error("not a 64-bit little-endian shared library, or a damaged one ({what})")]
     Malformed { what: &'static str },
 }
@@ -141,7 +142,7 @@ impl Segment {
     }
 }
 
-/// The file name at this offset of the string table; `None` for paths and malformed strings.
+/// Returns the file name at this offset of the string table; `None` for paths and malformed strings.
 fn name_at(strings: &[u8], at: u64) -> Option<String> {
     let rest = strings.get(usize::try_from(at).ok()?..)?;
     let length = rest.iter().take(MAX_NAME + 1).position(|&byte| byte == 0)?;

@@ -1,4 +1,4 @@
-//! Why a runner cannot be used, if its candidate is not to blame.
+//! The errors that prevent the use of a runner and for which its candidate is not to blame.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::link::LinkError;
 use crate::runner::frame::FrameError;
 use crate::sandbox::handle::HandleError;
 
-/// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker
-/// gives up.
+/// The time within which a killed runner must end. One that takes longer is assumed to be stuck in uninterruptible
+/// sleep (D state), and the worker gives up.
 pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time within which a runner must be locked down. Only our own code runs before that, so a timeout means that the
 /// disk hangs.
 pub(super) const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// The candidate is not to blame.
+/// An error that prevents the use of a runner. The candidate is not to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunnerError {
     #[error("starting a runner")]

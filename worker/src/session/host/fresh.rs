@@ -35,7 +35,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Reports the process to the supervisor, which moves it into its control group meanwhile.
+    /// Reports the process to the supervisor, which moves the process into its control group while this worker
+    /// continues.
     pub(super) fn report_ahead(self, link: &Link) -> Result<Self, RunnerError> {
         link.runner_ahead(self.handle.pid(), self.handle.start_time()?)?;
         Ok(self)
@@ -56,7 +57,7 @@ impl Process {
     }
 }
 
-/// The descriptors with which a runner's process starts, and the worker's sides of them.
+/// The descriptors with which a runner's process starts, and the worker's ends of them.
 pub(super) struct Parts {
     null: OwnedFd,
     stdout: Stream,
@@ -82,7 +83,7 @@ impl Parts {
         })
     }
 
-    /// The runner's descriptors, in the order of their numbers.
+    /// Returns the runner's descriptors, in the order of their numbers.
     pub(super) fn descriptors(&self) -> Result<[BorrowedFd<'_>; RUNNER_DESCRIPTORS], RunnerError> {
         let control = self.control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
         Ok([

@@ -2,11 +2,12 @@
 //! turn.
 //!
 //! In a verification, while the candidate is called with one group, a thread opens the entries of the next one, so that
-//! disk and candidate work at the same time. Another thread releases the guards of the previous group's files. For a
-//! large job, this drops the pages that the group left in the page cache. Two kinds of groups are opened only in their
-//! turn: those whose first entry has materialised values, and those that share a file with the current group (as all
-//! entries of a store do), because that file is watched for pages that the current group adds. In a profile, every
-//! group is opened in its turn.
+//! disk and candidate work at the same time. Another thread releases the cache guards of the previous group's files.
+//! For a large job, this drops the pages that the group left in the page cache.
+//!
+//! Two kinds of groups are opened only in their turn: those whose first entry has materialised values, and those that
+//! share a file with the current group (as all entries of a store do), because that file is watched for pages that the
+//! current group adds. In a profile, every group is opened in its turn.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ pub(super) struct HostGroups<'b> {
     reads: ReadReport,
 }
 
-/// Entries whose inputs are located. In a verification, reading ahead of the candidate has begun.
+/// A group whose inputs are located. In a verification, reading ahead of the candidate has begun.
 struct Opened {
     range: Range<usize>,
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
@@ -230,7 +231,7 @@ impl<'b> HostGroups<'b> {
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // This group's turn has come, so an error is kept and not left to a second attempt.
+            // This group's turn has come, so there is no second attempt, and an error is kept.
             groups.open_on_thread(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)
@@ -258,7 +259,7 @@ impl<'b> HostGroups<'b> {
         self.ahead = thread.spawn(move || open(opener)).ok();
     }
 
-    /// Starts to open the next group while this one is called.
+    /// Starts to open the next group, while the candidate is called with this one.
     fn open_next(&mut self, opened: &mut Opened) {
         let Some(next) = self.next_range().filter(|_| self.watched) else { return };
         let Ok(placed) = &opened.placed else { return };
@@ -277,7 +278,7 @@ impl<'b> HostGroups<'b> {
         self.await_release();
         let Some(guards) = self.previous.take() else { return };
         let thread = std::thread::Builder::new().name("release".to_owned());
-        // If no thread can be started, this drops the guards, which drop the pages but report nothing.
+        // If no thread can be started, the guards are dropped here. They then drop the pages, but report nothing.
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 

@@ -58,7 +58,7 @@ impl Libraries {
         if folders.is_empty() {
             return search.libraries;
         }
-        // An artifact that is not a library is left to the loader, which refuses it.
+        // If the artifact is not a library, the loader refuses it later.
         let Ok(dynamic) = Dynamic::read(artifact) else { return search.libraries };
         for name in &dynamic.needed {
             search.add(name);
@@ -69,7 +69,8 @@ impl Libraries {
         search.libraries
     }
 
-    /// Copies each graph of an artifact to an unnamed file in the folder `copies`. Its name is its key.
+    /// Copies each graph of an artifact to an unnamed file in the folder `copies`. The graph's key becomes the
+    /// library's name.
     pub(crate) fn of_graphs(artifact: &File, copies: &Path) -> io::Result<Self> {
         let copied = |(name, range)| Ok(Library { name, file: copy(artifact, range, copies)? });
         let found = graphs::read(artifact)?.into_iter().map(copied).collect::<io::Result<_>>()?;
@@ -80,20 +81,22 @@ impl Libraries {
         &self.found
     }
 
-    /// The size of all these libraries, by which a runner's limits of address space and of file pages are raised.
+    /// Returns the total size of these libraries. A runner's limits of address space and of file pages are raised by
+    /// this amount.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()
     }
 
-    /// Advice to add to the loader's message; empty if there is none.
+    /// Returns advice to add to the loader's message; empty if there is none.
     pub(crate) fn advice(&self, loader: &str) -> String {
         for (path, error) in &self.refused {
             if path.file_name().is_some_and(|name| loader.contains(&*name.to_string_lossy())) {
                 return format!(" ({} exists, but cannot be used: {error})", path.display());
             }
         }
-        // The loader treats such a file as if it did not exist.
+        // The loader's message does not say this, because the loader treats a file for another machine as if it did not
+        // exist.
         if let Some(machine) = &self.other_machine {
             return format!(" (it is for {machine}, and this machine is {})", std::env::consts::ARCH);
         }
@@ -198,7 +201,7 @@ fn copy(file: &File, part: Range<u64>, copies: &Path) -> io::Result<File> {
         done += length as u64;
     }
     copy.set_permissions(std::fs::Permissions::from_mode(0o444))?;
-    // With a writable descriptor, a runner could change the library for the next one.
+    // With a writable descriptor, a runner could change the library for later runners.
     std::fs::OpenOptions::new()
         .read(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)))

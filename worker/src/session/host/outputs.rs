@@ -25,8 +25,8 @@ const CHUNK: usize = 64 * 1024;
 /// The layout of the outputs of several calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
-    /// Two slots in the same memory: one begins right after the front guard page, the other ends right before the back
-    /// one, apart from padding to the alignment.
+    /// Two slots in the same pages: one begins right after the guard page in front, and the other ends right before the
+    /// guard page behind, apart from padding to the alignment.
     AgainstGuards,
     /// One slot for each call of a block, at least two.
     Ring,
@@ -34,6 +34,7 @@ pub(crate) enum Slots {
     Separate,
 }
 
+/// The memory of one output, with all its slots.
 #[derive(Clone, Debug)]
 struct OutputSpan {
     /// The start of the tensor's pages. The bytes of these pages beside a slot are its slack.
@@ -45,6 +46,7 @@ struct OutputSpan {
     wire: WireOutput,
 }
 
+/// The outputs of one entry: their slots in a memfd that several entries may share.
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
     /// The start of this layout in the memfd.
@@ -57,8 +59,9 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Unless the layouts are separate, the memfd has the size of the largest one: only one entry is called at a time,
-    /// and its outputs are read before the next entry is called.
+    /// Creates one memfd for the outputs of all these entries. Unless the layouts are separate, it has the size of the
+    /// largest one, because only one entry is called at a time, and its outputs are read before the next entry is
+    /// called.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());

@@ -50,14 +50,14 @@ enum InputLocation {
     Pool,
 }
 
-/// The result of watching the reads of an entry.
+/// What was learned by watching the reads of an entry.
 #[derive(Default)]
 pub(crate) struct Learned {
     pub(crate) reads: ReadReport,
     pub(crate) whole: Whole,
 }
 
-/// One entry that is ready for a runner.
+/// One entry, with its inputs placed for a runner.
 pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
@@ -167,7 +167,7 @@ impl Placed {
         &self.inputs
     }
 
-    /// The number of the input range of each tensor argument, in order.
+    /// Returns the index of the input range of each tensor argument, in order.
     fn tensor_ranges(&self) -> impl Iterator<Item = u32> {
         self.wire.iter().filter_map(|wire| match wire {
             WireArgument::Tensor { range, .. } => Some(*range),
@@ -175,7 +175,7 @@ impl Placed {
         })
     }
 
-    /// The name of the first argument that an input range belongs to.
+    /// Returns the name of the first argument that an input range belongs to.
     pub(crate) fn argument_of(&self, input: u32) -> Option<&str> {
         let shows =
             |wire: &WireArgument| matches!(wire, WireArgument::Tensor { range, .. } if *range == input);
@@ -218,7 +218,7 @@ impl Placed {
         }
     }
 
-    /// The ranges of the variants of the entry's inputs, for a runner.
+    /// Returns the ranges in which a runner finds the variants of the entry's inputs.
     pub(super) fn variant_ranges(&self, variants: &Variants) -> Vec<VariantRange> {
         let ranges: Vec<u32> = self.tensor_ranges().collect();
         let of = |input: &VariedInput| {
@@ -253,7 +253,7 @@ impl Placed {
         Ok(())
     }
 
-    /// The file or arena of this source; `None` for materialised values.
+    /// Returns the file or arena of this source; `None` for materialised values.
     pub(super) fn file(&self, source: u8) -> Option<&Arc<File>> {
         self.files.get(usize::from(source))
     }
@@ -309,9 +309,9 @@ impl Placed {
     }
 }
 
-/// The size of a runner's mappings of memory that this worker is charged for. For copied inputs, only whole pages are
-/// mapped, and an input that several entries share is mapped once. For a pool, every mapping of a slot counts, because
-/// Linux counts each of them for the runner.
+/// Returns the size of those mappings of a runner whose memory this worker is charged for. For copied inputs, only
+/// whole pages are mapped, and an input that several entries share is mapped once. For a pool, every mapping of a slot
+/// counts, because Linux counts each of them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputLocation::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();

@@ -1,7 +1,7 @@
 //! Controls one runner: starts it, sends it entries, requests calls, stops it, and reaps it once it is dead.
 //!
-//! Everything that the runner sends after it is locked down is a claim; only its pidfd and the result of `waitid` are
-//! facts.
+//! Everything that the runner sends after it is locked down is only a claim. Facts come from its pidfd and from the
+//! result of `waitid`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::{self, Timeout};
 use crate::session::{Called, Loaded};
 
-/// The largest parts of standard error and of standard output that are reported, in bytes.
+/// The maximum number of bytes that are reported from the end of standard error, and of standard output.
 const OUTPUT_TAIL: usize = 2048;
 /// The time limit of a stop, which takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) limit: Bytes,
     /// The size of the output memfd and of the materialised values, which the runner maps.
     pub(crate) shared: Bytes,
-    /// The size of the runner's mappings of memory that this worker owns and is charged for.
+    /// The size of those mappings of the runner whose memory this worker owns and is charged for.
     pub(crate) of_worker: Bytes,
     /// The size of the mapped inputs, and of the libraries or the interpreter's files.
     pub(crate) mapped: Bytes,
@@ -83,8 +83,8 @@ pub(crate) struct Death {
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// True if the runner reported that it was locked down. This can be trusted: only our code had run before the
-    /// report.
+    /// True if the runner reported that it was locked down. This is not a claim, because only our code had run before
+    /// the report.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
@@ -170,7 +170,8 @@ impl Runner {
                         all.extend(protections.lines().filter_map(Protection::from_line));
                         all
                     })?;
-                    // The move into a control group takes as long as the lock-down, so they run at the same time.
+                    // The supervisor's move of the runner into a control group takes as long as the lock-down, so the
+                    // two run at the same time.
                     link.wait_watched(self.handle.pid())?;
                     self.send(&ToRunner::Load, &[])?;
                     limit = Timeout::of(self.handle.pid(), timeout);
@@ -232,7 +233,7 @@ impl Runner {
         loop {
             let page = self.control.page();
             if wait_for_change(&page.done, &page.worker_waits, before, spin, slice) {
-                // Any value except the current sequence number is forged.
+                // The runner's own code writes only the current sequence number, so any other value is forged.
                 if page.done.load(Ordering::Acquire) == self.sequence {
                     return Ok(Response::Done(Called {
                         result: page.result.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! A session on the CPU: one runner, with its commands, its outputs and its end.
+//! A session on the CPU: sends commands to one runner, reads its outputs, and ends it.
 
 use std::io;
 use std::ops::Range;
@@ -129,7 +129,8 @@ impl<'b> HostSession<'b> {
         Ok(runner)
     }
 
-    /// Evicts inputs, variants and outputs, but not memory that the candidate has allocated.
+    /// Evicts inputs, variants and outputs from the caches of all CPUs, but not memory that the candidate has
+    /// allocated.
     pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
         self.entries[entry].evict()?;
         if let Some((variants, bytes)) = &self.variants {
@@ -192,7 +193,7 @@ impl<'b> HostSession<'b> {
         fill: impl FnOnce(&Outputs) -> io::Result<()>,
     ) -> Result<(), SessionError> {
         let (outputs, recorded) = (&self.outputs[entry], self.entries[entry].as_ref());
-        // A returned tensor has no value before the call, so nothing is restored.
+        // An output that the candidate returns has no value before the call, so nothing is restored for it.
         let restore = |(number, output)| {
             recorded.before(output, |at, bytes| outputs.write(number, slots.clone(), at, bytes))
         };
@@ -206,8 +207,8 @@ impl<'b> HostSession<'b> {
         self.refill(entry, 0..calls, |outputs| outputs.poison_slots(calls, poison))
     }
 
-    /// For each argument that the call changes, copies its variants into the slots of a block, where the calls change
-    /// them.
+    /// For each argument that the call changes, copies its variants into the slots of a block. The calls then change
+    /// these copies.
     pub(super) fn start_from_variants(&self, entry: usize, calls: u32) -> Result<(), SessionError> {
         let Some((variants, _)) = &self.variants else { return Ok(()) };
         let outputs = &self.outputs[entry];

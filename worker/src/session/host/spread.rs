@@ -1,4 +1,4 @@
-//! Lets the threads of a stopped runner wake on different CPUs.
+//! Spreads the threads of a stopped runner over its CPUs, so that they wake on different ones.
 //!
 //! All of them wake at once, while this process still occupies a CPU. If there are as many threads as CPUs, Linux wakes
 //! two of them on the same CPU and leaves them there for several milliseconds, which is longer than a block. Therefore,

@@ -1,8 +1,8 @@
-//! A view of outputs while their runner runs. It reads single elements at the moment when a candidate reports that it
-//! is done, and again once the runner is stopped.
+//! Maps outputs to read single elements of them at the moment when a candidate reports that it is done, and again once
+//! the runner is stopped.
 //!
-//! All other reads of outputs use `pread` while the runner is stopped. A timed block ends only after the view's first
-//! reads, and `pread` would take longer.
+//! All other reads of outputs use `pread` while the runner is stopped. `pread` is not used here because it would take
+//! longer, and a timed block ends only after the first of these reads.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

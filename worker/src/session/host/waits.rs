@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// The largest number of threads that are read. Each takes some microseconds, twice for each block.
+/// The maximum number of threads whose waits are read. Reading those of one thread takes some microseconds, and is done
+/// twice for each block.
 const MAX_THREADS: usize = 256;
 
 /// The waiting times so far of this thread and of threads of a runner.
@@ -37,7 +38,7 @@ impl Waits {
         Some(Self { own: own()?, threads })
     }
 
-    /// The total waits since `before`. Those of threads that have ended are unknown, and do not count.
+    /// Returns the total waits since `before`. The waits of threads that have ended are unknown, and do not count.
     pub(super) fn since(&self, before: &Self) -> Duration {
         let of_threads = self
             .threads

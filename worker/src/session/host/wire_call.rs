@@ -1,4 +1,4 @@
-//! Writes the description of an entry's call for a runner's interpreter.
+//! Writes the description of an entry's call that a runner's interpreter reads.
 
 use opt_shared::arguments::{
     ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call, returned,
@@ -48,7 +48,7 @@ struct State<'a> {
     shape: Option<&'a [u64]>,
 }
 
-/// The properties that a returned value must have before it is copied.
+/// The properties that a value returned by the candidate must have before it is copied to an output.
 #[derive(Serialize)]
 struct Output<'a> {
     path: &'a str,

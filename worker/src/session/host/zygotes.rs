@@ -1,7 +1,7 @@
 //! This worker's zygote: an interpreter that has imported torch, from which runners are copied.
 //!
-//! A request for another interpreter or environment replaces it. If no zygote can be started, runners start their own
-//! interpreter, and the reason is reported to the supervisor.
+//! If a runner needs another interpreter or environment, a new zygote replaces the current one. If no zygote can be
+//! started, runners start their own interpreter, and the reason is reported to the supervisor.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -50,7 +50,7 @@ pub(crate) struct Zygotes {
     given_up: RefCell<Vec<Wanted>>,
 }
 
-/// The descriptors of a copy that the zygote was told to make.
+/// A copy that the zygote was ordered to make, with its descriptors.
 struct Ordered {
     parts: Parts,
     /// The number of bytes of each standard stream that are kept.
@@ -98,7 +98,7 @@ impl Zygotes {
         if self.given_up.borrow().contains(wanted) {
             return Ok(None);
         }
-        // A zygote that was killed since it was last used is replaced once.
+        // If the zygote was killed after its last use, a new one is tried, but only once.
         let mut again = true;
         loop {
             let copied = self.ensure_current(link, wanted).and_then(|()| {
@@ -272,8 +272,8 @@ impl Zygote {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        // Only the zygote's answer has the pidfd by which the copy is reaped. Without it, the copy ends when its socket
-        // closes.
+        // Only the zygote's answer contains the pidfd by which the copy is reaped. Without the pidfd, the copy ends
+        // when its socket closes.
         if let Some(ordered) = self.ahead.take()
             && readable(&self.socket, LAST_TIMEOUT).unwrap_or(false)
         {

@@ -1,5 +1,5 @@
-//! The clock of a scripted session. The script sets the duration of blocks and idle rounds, and nothing else takes
-//! time.
+//! The virtual clock of a scripted session. The script sets the duration of blocks and idle rounds, and nothing else
+//! takes time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! A backend that follows a script, to test policies with any answer of a candidate, without processes.
+//! A backend for tests that follows a script instead of running processes, so that policies can be tested with every
+//! possible answer of a candidate.
 //!
 //! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
 //! effect of each call of a session on the outputs, and the candidate's claims about it.
@@ -34,7 +35,7 @@ use crate::residency::host::HostDevice;
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
-    /// Candidates whose last script has been used. It repeats from then on.
+    /// The candidates whose last script is in use. It is repeated in all their further sessions.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// The number of entries that share a session in verification.
@@ -289,7 +290,7 @@ struct ScriptedSession<'b> {
     outputs: BTreeMap<(usize, usize, u32), Vec<u8>>,
     stray_write: Option<StrayWrite>,
     unreadable: bool,
-    /// The new inputs at the last plan call.
+    /// The new values of the inputs at the last plan call.
     planned: Vec<Values>,
     calls: usize,
     blocks: usize,
@@ -329,7 +330,7 @@ impl ScriptedSession<'_> {
         Some(values.collect())
     }
 
-    /// Returns the claims; `None` if the candidate dies.
+    /// Carries out the effect of a call. Returns the candidate's claims, or `None` if the candidate dies.
     fn play(
         &mut self,
         entry: usize,

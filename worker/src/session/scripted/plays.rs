@@ -23,7 +23,7 @@ pub(crate) enum Play {
     WritesBeside(StrayWrite),
     /// Writes nothing, and makes these claims.
     Claims(Called),
-    /// Writes the right output, and the worker's read of it fails.
+    /// Writes the right output, which the worker then fails to read.
     Unreadable,
     Dies,
     /// Makes the worker's call end with an error.
@@ -42,7 +42,7 @@ pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
     pub(crate) play: fn(u32) -> Play,
     pub(crate) per_call: Duration,
-    /// The time that the candidate's clock shows, as a share of the worker's.
+    /// The time by the candidate's clock, as a share of the time by the worker's clock.
     pub(crate) claim: f64,
     /// The time that the candidate and the worker waited for a CPU.
     pub(crate) waited: Duration,
@@ -51,7 +51,7 @@ pub(crate) struct BlockPlay {
 }
 
 impl BlockPlay {
-    /// A block of calls that take this long. The candidate claims almost the time that they took.
+    /// Returns a block whose calls take this long. The time that the candidate claims is almost the true one.
     pub(crate) fn honest(per_call: Duration) -> Self {
         Self {
             play: |_| Play::Right,
@@ -74,8 +74,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) planned: &'a [Values],
 }
 
-/// Writes the output for new inputs. The output contains the recorded values at first. Returns the candidate's return
-/// value.
+/// A function that writes the output for new inputs. The output contains the recorded values at first. The result is
+/// the candidate's return value.
 pub(crate) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
 pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
@@ -105,11 +105,11 @@ pub(crate) struct Script {
     pub(crate) leaves_room: bool,
     /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
-    /// The CPU time that the candidate is charged for if it is woken and stopped before an idle round.
+    /// The candidate's CPU time for being woken and stopped once before an idle round.
     pub(crate) idle_wake: Duration,
     pub(crate) idle_takes: Duration,
-    /// The times from waking the candidate to its answer, used by idle rounds in turn. If there are none, all use
-    /// `handoff`.
+    /// The times from waking the candidate to its answer, which idle rounds use in turn. If there are none, all idle
+    /// rounds use `handoff`.
     pub(crate) idle_handoffs: Vec<Duration>,
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,

@@ -24,14 +24,14 @@ use super::{
 };
 use crate::session::pace::Pace;
 
-/// The dynamic shared memory, in bytes, that a kernel may use without a request.
+/// The amount of dynamic shared memory, in bytes, that a kernel may use without requesting more.
 const PLAIN_SHARED: u32 = 48 << 10;
 /// The size of the buffer for the error log of a module.
 const LOG: usize = 8 << 10;
 /// The size of the buffer for the card's name and its final zero.
 const NAME: i32 = 256;
 
-/// The time limit for writing memory of the host to the card. A write takes microseconds to milliseconds.
+/// The time limit for copying memory of the host to the card with `write`. A write takes microseconds to milliseconds.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
 
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -58,7 +58,7 @@ pub(crate) struct CardDriver {
     kernels: BTreeMap<u64, CUfunction>,
     /// The number of the last mark, module or kernel.
     last_number: u64,
-    /// The event of each mark that is not known to be reached.
+    /// The events of those marks that are not known to be reached, by number.
     recorded: BTreeMap<u64, CUevent>,
     /// Events that can be reused.
     idle: Vec<CUevent>,

@@ -1,4 +1,4 @@
-//! The emulated device as a driver. Every operation is complete when its call returns.
+//! A driver that runs kernels on the emulated device. Every operation is complete when its call returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,15 @@ use super::{
     Card, DeviceMemory, Driver, DriverError, FunctionId, Launch, Mark, ModuleId, Pinned, Queue, Site,
 };
 
-/// The size of the device's memory. Allocations take it from the host's memory.
+/// The size of the device's memory. Allocations are made in the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The largest amount of text printed by kernels that is kept for a session, in bytes.
+/// The maximum amount of text printed by kernels, in bytes, that is kept for a session.
 const PRINTED: usize = 64 << 10;
 
-/// The largest number of kernels for which counts are kept. It limits the size of the outcome's message.
+/// The maximum number of kernels for which counts are kept. It limits the size of the message that contains the
+/// outcome.
 const MAX_COUNTED: usize = 64;
-/// The largest number of characters of a name from PTX that are reported.
+/// The maximum number of characters of a name from PTX that are reported.
 const MAX_NAME: usize = 200;
 
 pub(crate) struct EmulatedDriver {
@@ -42,7 +43,7 @@ impl EmulatedDriver {
             name: "the emulated device".to_owned(),
             uuid: None,
             total: MEMORY,
-            // It uses the host's memory.
+            // The device's memory is the host's memory.
             integrated: true,
             grain: EMULATED_GRAIN,
             l2: Bytes::ZERO,
@@ -92,7 +93,8 @@ fn traffic(of: &opt_emulator::Traffic) -> Traffic {
     Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst, worst_launch: None }
 }
 
-/// A name from the candidate's PTX, shortened and without control characters: it may be long and contain anything.
+/// Returns a name from the candidate's PTX, shortened and without control characters, because the candidate may choose
+/// any name.
 fn clipped(name: &str) -> String {
     name.chars().take(MAX_NAME).map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }
@@ -202,7 +204,7 @@ impl Driver for EmulatedDriver {
     fn unload(&mut self, module: ModuleId) -> Result<(), DriverError> {
         let number = module.0;
         let Some(module) = self.modules.remove(&number) else { return Ok(()) };
-        // A kernel that was looked up would keep the code of its module in memory.
+        // Kernels that were looked up keep the code of their module in memory, so they are dropped, too.
         self.kernels.retain(|_, (of, _)| *of != number);
         self.device.unload(&module).map_err(|it| fault("unloading a module", it))
     }

@@ -1,7 +1,9 @@
-//! The driver's functions. All are looked up before the first is called, so a missing one is never called.
+//! The functions of the CUDA driver. All are looked up before the first one is called, so a missing one is never
+//! called.
 //!
 //! cudarc finds the library and provides its types. Its wrappers of the driver's functions are not used, because they
-//! panic if a symbol is missing, and its error type has no value for newer codes. Here, a code is a number.
+//! panic if a symbol is missing, and because its error type has no value for newer codes. Here, an error code is a
+//! plain number.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -22,7 +22,7 @@ impl Gauges {
         Self { nvml: Nvml::builder().lib_path(LIBRARY.as_ref()).init().ok(), uuid }
     }
 
-    /// The present figures, each `None` if it cannot be read.
+    /// Reads the current figures. A figure that cannot be read is `None`.
     pub(super) fn read(&self) -> Pace {
         let device = self.nvml.as_ref().and_then(|nvml| nvml.device_by_uuid(self.uuid.as_str()).ok());
         let Some(device) = device else { return Pace::default() };

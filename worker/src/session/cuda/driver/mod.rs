@@ -1,4 +1,4 @@
-//! The functions of a CUDA driver that this backend uses, and the errors that they return.
+//! The interface of a CUDA driver: the functions that this backend uses, and the errors that they return.
 //!
 //! There are two queues, one for copies and one for calls, and each runs in order. The host memory of a copy must stay
 //! valid until a later mark is reached. Drivers do not deal with caps or verdicts.
@@ -51,7 +51,7 @@ pub(crate) struct Card {
     pub(crate) total: Bytes,
     /// True if the device shares its memory with the CPU.
     pub(crate) integrated: bool,
-    /// Each allocation is counted as a multiple of this size.
+    /// The unit in which allocations are counted: the size of each is rounded up to a multiple of this.
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
@@ -116,7 +116,7 @@ impl AsMut<[u8]> for Pinned {
     }
 }
 
-/// The place of an error, and what the device says about it. Fields that the device does not report are empty. A card
+/// The place of an error, and the device's description of it. Fields that the device does not report are empty. A card
 /// reports only `text`, and only if a module cannot be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
@@ -150,7 +150,8 @@ impl DriverError {
     }
 }
 
-/// After an error that ends the context, nothing can be run until `replace` has created a new context.
+/// The operations of a device's driver. After an error that ends the context, nothing can be run until `replace` has
+/// created a new context.
 pub(crate) trait Driver: Send {
     /// Makes the driver usable in the calling thread. Needed in every thread but the one that opened it.
     fn enter_thread(&mut self) -> Result<(), DriverError> {
@@ -198,7 +199,8 @@ pub(crate) trait Driver: Send {
 
     fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError>;
 
-    /// Returns true if the mark is reached, without waiting. Also returns the errors of operations before the mark.
+    /// Returns true if the mark is reached, without waiting. If an operation before the mark has failed, returns its
+    /// error.
     fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError>;
 
     /// Loads PTX, or machine code for this device.
@@ -214,12 +216,13 @@ pub(crate) trait Driver: Send {
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
 
-    /// Counts since the last call of this function. Empty if the device counts none.
+    /// Returns what the device has counted for each kernel since the last call of this function. Empty if the device
+    /// counts nothing.
     fn take_counts(&mut self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
 
-    /// The host's clock, which tests replace.
+    /// Reads the host's clock, which tests replace.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -239,7 +242,7 @@ pub(crate) trait Driver: Send {
         Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
     }
 
-    /// The time between two readings, both of which must have been taken.
+    /// Returns the time between two readings of the device's clock, both of which must have been taken.
     fn between(&mut self, _from: Stamp, _to: Stamp) -> Result<Duration, DriverError> {
         Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
     }
@@ -268,7 +271,7 @@ pub(crate) trait Driver: Send {
         Pace::default()
     }
 
-    /// What kernels have printed since the last call. Empty if the driver does not report it.
+    /// Returns what kernels have printed since the last call of this function. Empty if the driver does not report it.
     fn printed(&mut self) -> String {
         String::new()
     }

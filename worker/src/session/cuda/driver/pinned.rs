@@ -38,8 +38,8 @@ struct PageLocked {
     context_given_up: Arc<AtomicBool>,
 }
 
-// SAFETY: it owns its bytes, like a `Box`. The driver may be called from any thread. In a thread without a current
-// context, it may refuse to free the memory, which is then leaked.
+// SAFETY: the value owns its bytes, like a `Box`. The driver may be called from any thread. In a thread without a
+// current context, it may refuse to free the memory, which is then leaked.
 unsafe impl Send for PageLocked {}
 
 impl AsRef<[u8]> for PageLocked {

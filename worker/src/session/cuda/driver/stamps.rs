@@ -1,4 +1,4 @@
-//! A card's events, which record its clock, and its graphs of launches.
+//! Reads a card's clock by recording CUDA events, and makes CUDA graphs of launches.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;

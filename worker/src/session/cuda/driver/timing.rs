@@ -1,4 +1,4 @@
-//! Readings of a device's clock, and graphs of launches.
+//! The numbers by which this backend refers to readings of a device's clock and to graphs of launches.
 
 /// A reading of the device's clock, by its number since `Driver::clear_stamps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! Verification on the emulated device: PTX runs and is checked, and faults are reported with their line.
+//! Tests verification on the emulated device: PTX runs and is checked, and faults are reported with their line.
 
 use super::*;
 use crate::session::cuda::driver::emulated::EmulatedDriver;
@@ -6,7 +6,7 @@ use crate::session::cuda::driver::emulated::EmulatedDriver;
 const PTX: &str = include_str!("relu.ptx");
 const STORE: &str = "st.global.f32 [%rd7], %f2;";
 
-/// The kernel with these instructions in place of its store.
+/// Returns a verification of the kernel with these instructions in place of its store.
 fn kernel(harm: &str) -> Attempt {
     let mut attempt = Attempt::on(Box::new(EmulatedDriver::new()));
     attempt.image = PTX.replace("HARM", harm).into_bytes();

@@ -1,4 +1,4 @@
-//! Verification with a scripted driver: the statuses of harmful kernels and of the driver's errors.
+//! Tests verification with a scripted driver: the statuses that harmful kernels and errors of the driver lead to.
 
 mod emulated;
 mod properties;
@@ -28,7 +28,7 @@ use crate::session::scripted::{callee, entries_of, verify_settings};
 use crate::stage::verify;
 
 const RELU: &str = "torch_nn_functional_relu";
-/// Suffices for the fixtures' entries and their bands.
+/// A cap that suffices for the fixtures' entries and their bands.
 const CAP: Bytes = Bytes::mib(64);
 
 fn expression(text: &str) -> Expression {

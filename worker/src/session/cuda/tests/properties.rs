@@ -1,5 +1,5 @@
-//! Random loads and random errors of the driver: the cap is never exceeded, the peak equals the formula's, and all
-//! memory is released in the end.
+//! Tests with random loads and random errors of the driver: the cap is never exceeded, the peak equals the predicted
+//! one, and all memory is released in the end.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Replays on a device: what the pool holds, what its worker leaves behind, and kernels that write into the pool.
+//! Tests replays on a device: what the pool contains, errors of the driver, and kernels that write into the pool.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -90,7 +90,7 @@ fn replayed_kernel_that_changes_its_input_is_blamed() {
     );
 }
 
-/// Any kernel of the steps in between may have written there, so nobody is blamed.
+/// Any kernel of the steps in between may have written to the constant, so no candidate is blamed.
 #[test]
 fn write_into_a_constant_of_another_step_is_noticed_when_it_is_used_again() {
     let constant = Mutex::new(None);
@@ -119,7 +119,7 @@ fn write_into_a_constant_that_was_loaded_ahead_is_noticed_at_its_first_use() {
     let calls = AtomicU32::new(0);
     let kernel = move |memory: &mut FakeMemory, params: &[u64]| {
         if calls.fetch_add(1, Ordering::Relaxed) == 1 {
-            // Up to 64 bytes before the tensor keep its alignment.
+            // To keep the tensor's alignment, the allocation may be larger than the tensor, but by less than 64 bytes.
             let second = usize::try_from(SECOND).expect("small");
             memory.damage(second..second + 64);
         }

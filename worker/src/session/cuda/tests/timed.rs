@@ -234,7 +234,8 @@ fn argument_that_a_call_changes_starts_with_new_values_in_each_pair() {
     let (starts, varied) = starts_of_changed_argument(Vary::Auto);
     assert!(varied.contains(&"input".to_owned()), "{varied:?}");
     assert!(starts.iter().flatten().all(|value| (least..=most).contains(value)));
-    // The two sides of a pair start with the same values, and some calls are repeated with the values of earlier ones.
+    // The candidate's and the baseline's call of a pair start with the same values, and some calls are repeated with
+    // the values of earlier ones.
     let mut distinct = starts.clone();
     distinct.sort_by(|one, other| one.partial_cmp(other).expect("no NaN"));
     distinct.dedup();
@@ -309,7 +310,7 @@ fn short_calls_of_a_warm_block_are_launched_as_a_graph() {
 
 #[test]
 fn kernel_that_remembers_results_does_not_win() {
-    // Looks up results by the address of the input, as a kernel with a buffer on the device could.
+    // This kernel looks up results by the address of the input, as a kernel with a buffer on the device could.
     let by_address = || {
         let known: RefCell<std::collections::BTreeMap<u64, Vec<u8>>> = RefCell::default();
         move |memory: &mut FakeMemory, params: &[u64]| {
@@ -325,7 +326,7 @@ fn kernel_that_remembers_results_does_not_win() {
         }
     };
     Race::of(by_address()).ends_as(Status::Nondeterministic, "timed call");
-    // Copies the previous call's result from its slot.
+    // This kernel copies the previous call's result from its slot.
     let last_slot = Cell::new(0_u64);
     let by_slot = move |memory: &mut FakeMemory, params: &[u64]| {
         let former = last_slot.replace(params[1]);
@@ -342,7 +343,8 @@ fn kernel_that_remembers_results_does_not_win() {
     race.ends_as(Status::Nondeterministic, "timed call");
 }
 
-/// Both sides read the same captured inputs. If one could change them unnoticed, both would compute the same wrong outputs.
+/// Candidate and baseline read the same captured inputs. If one could change them unnoticed, both would compute the
+/// same wrong outputs.
 #[test]
 fn kernel_that_changes_captured_inputs_is_caught_at_the_end_of_its_block() {
     let mut race = Race::of(|memory: &mut FakeMemory, params: &[u64]| {

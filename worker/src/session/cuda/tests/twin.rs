@@ -1,4 +1,4 @@
-//! Verification through the twin of libcuda, with the same code that drives a card.
+//! Tests verification through the twin of libcuda, with the same code that drives a card.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ fn kernel(harm: &str) -> Attempt {
     attempt
 }
 
-/// There is one test, because a fault ends the context of the whole process, as on a card.
+/// There is only one test, because a fault ends the context of the whole process, as on a card.
 #[test]
 fn card_is_driven_through_libcuda() {
     load_twin();

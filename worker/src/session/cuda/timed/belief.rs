@@ -12,8 +12,8 @@ pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }
 
-/// The host's time for a block, less that of its flushes. `flush` is the usual time of one flush. A quarter is added to
-/// it, because a flush after a call also writes back what the call has left in the cache.
+/// Returns the host's time for a block without the time of its flushes. `flush` is the usual time of one flush. A
+/// quarter of that is added, because a flush after a call also writes back what the call has left in the cache.
 pub(super) fn host_share(host: Duration, flushes: u32, flush: Duration) -> Duration {
     host.saturating_sub(flush.saturating_mul(flushes).saturating_mul(5) / 4)
 }

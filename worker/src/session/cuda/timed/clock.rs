@@ -1,4 +1,4 @@
-//! The clock of a timed session. The device's clock is read before and after launches, the host's clock before and
+//! The clock of a timed session. It reads the device's clock before and after launches, and the host's clock before and
 //! after a whole block.
 
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const FILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The operation that was not complete after its time limit.
 enum Overdue {
-    /// The poison that is written to the outputs before a block.
+    /// The writing of poison to the outputs before a block.
     Fill,
     Block,
 }
@@ -247,7 +247,8 @@ impl TimedDevice<'_> {
             let mut driver = self.inner.driver().lock();
             self.layouts[order.entry].keep(&mut **driver, self.ring, order.calls, &mut self.kept[order.entry])
         };
-        // The next session must not find in workspaces what this one has computed from the same inputs.
+        // The workspaces are filled again, because the next session must not find in them what this one has computed
+        // from the same inputs.
         let checked = kept.and_then(|()| {
             let found = self.inner.check_bands_and_inputs(order.entry, self.poison)?;
             self.inner.poison_all(order.entry, self.poison)?;

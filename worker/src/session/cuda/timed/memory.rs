@@ -13,8 +13,8 @@ use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
 const REPEATS: usize = 5;
-/// The flush buffer's size divided by this is the size of a small copy. Its source and its target fit into the L2 cache
-/// together, which makes the copy faster per byte.
+/// The size of the flush buffer divided by the size of a small copy. The source and the target of a small copy fit into
+/// the L2 cache together, which makes such a copy faster per byte.
 const CACHED_DIVISOR: u64 = 16;
 /// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,11 +32,13 @@ pub(in super::super) struct TimingMemory {
 pub(super) struct Figures {
     /// The median time of a flush.
     pub(super) flush: Duration,
-    /// In bytes read and written per second; `None` if the driver has no copy, or every copy took no time.
+    /// The fastest rate of a copy within the device, in bytes read and written per second. `None` if the driver has no
+    /// function for such copies, or if every copy took no time.
     pub(super) copy_rate: Option<f64>,
 }
 
-/// Twice the size of the L2 cache, but at most `DEVICE_FLUSH`, which is also used if the size is unknown.
+/// Returns the size of the flush buffer: twice the size of the L2 cache, but at most `DEVICE_FLUSH`. If the size of the
+/// cache is unknown, returns `DEVICE_FLUSH`.
 pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
     if l2 == Bytes::ZERO { DEVICE_FLUSH } else { l2.saturating_mul(2).min(DEVICE_FLUSH) }
 }
@@ -48,7 +50,7 @@ impl TimingMemory {
         Ok(Self { ring, flush, figures })
     }
 
-    /// Takes the ring out, to be released. An empty buffer takes its place.
+    /// Takes the ring out, so that it can be released, and leaves an empty buffer in its place.
     pub(super) fn take_ring(&mut self) -> Buffer {
         std::mem::replace(&mut self.ring, Buffer::new(0, Bytes::ZERO, Bytes::ZERO))
     }
@@ -72,8 +74,8 @@ fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, 
     Ok(Figures { flush: flush.get(flush.len() / 2).copied().unwrap_or_default(), copy_rate })
 }
 
-/// The times of `REPEATS` operations in ascending order, after a first one that is not timed; empty if the driver lacks
-/// the operation.
+/// Returns the times of `REPEATS` operations in ascending order. An operation that is not timed precedes them. Empty if
+/// the driver lacks the operation.
 fn times(
     driver: &SharedDriver,
     mut queue: impl FnMut(&mut dyn Driver) -> Result<bool, DriverError>,

@@ -5,8 +5,9 @@
 //!                                                     the host's clock bounds all of it            ──▶ digests of inputs
 //! ```
 //!
-//! Every call has its own inputs, if they vary, and its own slot of the ring. Only a cold block has flushes of the L2
-//! cache, which are not part of its time. A warm block has two readings, before its first launch and after its last.
+//! Every call has its own slot of the ring and, if inputs vary, its own inputs. Only in a cold block is the L2 cache
+//! flushed before each call; the flushes are not part of the block's time. In a warm block, the device's clock is read
+//! only twice: before the first launch and after the last one.
 
 mod belief;
 mod clock;
@@ -58,7 +59,7 @@ pub(super) struct TimedDevice<'b> {
     /// called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
-    /// The poison in workspaces and their bands.
+    /// The byte with which workspaces and their bands are filled.
     poison: u8,
     facts: DeviceFacts,
 }
@@ -170,7 +171,7 @@ impl<'b> TimedDevice<'b> {
         Ok(())
     }
 
-    /// The address that a pointer stands for in the call with this number.
+    /// Returns the address that a pointer stands for in the call with this number.
     fn address(&self, entry: usize, pointer: Pointer, call: u32, varied: bool) -> u64 {
         let outputs = &self.inner.entries[entry].as_ref().outputs;
         match pointer {
@@ -194,7 +195,7 @@ impl<'b> TimedDevice<'b> {
         }
     }
 
-    /// The launches of one call. Empty ones are left out.
+    /// Returns the launches of one call. Launches with an empty grid are left out.
     fn launches(&self, entry: usize, call: u32, varied: bool, limit: Duration) -> Vec<Launch> {
         let it = &self.inner.calls[entry];
         let steps = it.resolved.steps.iter().zip(&it.functions).filter(|(step, _)| !step.is_empty());
@@ -233,8 +234,8 @@ impl<'b> TimedDevice<'b> {
         Ok(())
     }
 
-    /// For each argument that the call changes, copies its variants into the slots of a block, where the calls change
-    /// them.
+    /// For each argument that the call changes, copies its variants into the slots of a block. The calls then change
+    /// these copies.
     fn start_from_variants(&self, entry: usize, calls: u32) -> io::Result<()> {
         let Some(varied) = &self.varied else { return Ok(()) };
         let recorded: &Recorded = self.inner.entries[entry].as_ref();

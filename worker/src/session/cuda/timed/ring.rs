@@ -1,7 +1,7 @@
-//! The ring of outputs: each call of a block writes to a separate slot.
+//! The layout of the ring of outputs, in which each call of a block writes to a separate slot.
 //!
-//! The candidate and the baseline use the same ring. After each block, its outputs are copied to the host. The slots of
-//! a block are filled before it, so its calls do not find the other side's outputs in them.
+//! The candidate and the baseline use the same ring. The slots of a block are filled before it, so that the calls of
+//! one of the two do not find the other's outputs in them. After each block, its outputs are copied to the host.
 
 use std::io;
 
@@ -28,7 +28,7 @@ struct OutputSlots {
 }
 
 impl Layout {
-    /// The layout for the outputs of a recorded call. `single` is true if a block is one call.
+    /// Returns the layout for the outputs of a recorded call. `single` is true if a block is one call.
     pub(super) fn of(recorded: &Recorded, single: bool) -> Self {
         let sizes = || recorded.outputs.iter().map(|output| allocated_bytes(&output.tensor));
         let slots = if single { 1 } else { device_slots(sizes().map(Bytes::new)) };

@@ -1,5 +1,5 @@
-//! Counts the pages of a part of a file that are in the cache, with `cachestat`, or before Linux 6.5 with `mincore` on
-//! a private mapping.
+//! Counts how many pages of a part of a file are in the page cache, with `cachestat` or, before Linux 6.5, with
+//! `mincore` on a private mapping.
 //!
 //! Linux reports this only to the file's owner and to processes that may write to the file. To others, `mincore`
 //! reports every page as present, so it is used only by root and by the file's owner.
@@ -51,7 +51,7 @@ impl CacheView {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// The number of these pages that are in the cache. If a system call fails, its pages and those after them
+    /// Returns the number of these pages that are in the cache. If a system call fails, its pages and those after them
     /// do not count.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {

@@ -2,8 +2,8 @@
 //! it touches, and one with dense accesses should not wait for single pages.
 //!
 //! If a file is not in the cache, every fault reads a whole read-ahead window, so a kernel that looks up a few rows
-//! would read far more than these. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). Meanwhile, a
-//! thread of the worker watches which pages enter the cache.
+//! would read far more than these rows. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). Meanwhile,
+//! a thread of the worker watches which pages enter the cache.
 
 mod cache_view;
 mod policy;
@@ -31,8 +31,8 @@ use super::placed::Placed;
 use crate::recorded::request_ahead;
 use crate::runner::frame::InputRange;
 
-/// Smaller inputs are not watched. They are requested whole when the watch of the others starts, because watching them
-/// would cost more than reading them.
+/// Inputs of fewer bytes are not watched. They are requested whole when the watch of the larger ones starts, because
+/// watching them would cost more than reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
 /// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
 /// hint.
@@ -57,7 +57,7 @@ pub struct ReadAhead {
     /// Large inputs that are not wholly in the cache.
     inputs: Vec<Input>,
     small_inputs: Vec<(Arc<File>, Range<u64>)>,
-    /// The number of large inputs whose pages in the cache Linux does not report.
+    /// The number of large inputs for which Linux does not report which pages are in the cache.
     unseen: u32,
 }
 
@@ -211,7 +211,8 @@ struct Seen {
     whole: Whole,
 }
 
-/// The watch of an entry's inputs, which ends when this is dropped. Without a thread, nothing is watched.
+/// The watch of an entry's inputs, which ends when this is dropped. If its thread could not be started, nothing is
+/// watched.
 pub struct Watch {
     seen: Seen,
     thread: Option<(JoinHandle<Seen>, Sender<Command>)>,
@@ -325,7 +326,7 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
-        // The limit on steps ahead of the candidate applies to all inputs together.
+        // The limit on steps ahead of the candidate applies to all inputs together, so the inputs share it.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
@@ -399,7 +400,8 @@ impl Input {
         let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
-            // Touches will be observed, but cannot be yet. A new page in the cache does not prove a touch.
+            // If touches will be observed but cannot be yet, none are counted, because a new page in the cache does not
+            // prove a touch.
             None => self.policy.may_overshoot().then_some(0),
         };
         self.policy.seen(window, self.cache.resident(pages), touched)

@@ -16,7 +16,8 @@ use opt_shared::units::to_index;
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// How many steps of a stream may be ahead of the candidate: while they grow, and once they are long.
+/// The maximum number of steps by which a stream may be ahead of the candidate. The first applies while the steps still
+/// grow, and the second once they have their full length.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
 /// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB. (A stream that advances
@@ -28,7 +29,7 @@ const DENSE_PART: u64 = 2;
 /// page. From then on, a window is dense if this fraction of its pages was touched.
 const USED_PART: u64 = 16;
 
-/// Pages are counted from the input's first whole page.
+/// The policy for one input. Pages are counted from the input's first whole page.
 #[derive(Debug)]
 pub(super) struct ReadaheadPolicy {
     pages: u64,
@@ -40,22 +41,23 @@ pub(super) struct ReadaheadPolicy {
     touched: u64,
     /// The number of pages that were read ahead.
     ahead: u64,
-    /// The value of `touched` when the policy first reacted to touches: it read a window whole, or a stream advanced.
+    /// The value of `touched` when the policy first reacted to touches, that is, when it read a window whole or a
+    /// stream advanced.
     turned_after: Option<u64>,
     touches_are_observed: bool,
     /// Set by `end`: touches are still counted, but nothing more is read.
     ended: bool,
 }
 
-/// The state of a window. The numbers count pages.
+/// The state of a window. The numbers are numbers of pages.
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// In the cache before the candidate ran.
+    /// The pages that were in the cache before the candidate ran.
     before: u32,
-    /// In the cache at the last check.
+    /// The pages that were in the cache at the last check.
     resident: u32,
     touched: u32,
-    /// True if it was read as a whole. Its pages in the cache then do not show what was touched.
+    /// True if the window was read as a whole. Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
@@ -85,7 +87,8 @@ pub(super) struct Tripwire {
 }
 
 impl ReadaheadPolicy {
-    /// `resident` returns how many of the given pages are in the cache before the candidate runs.
+    /// Creates the policy for an input of `pages` pages. `resident` returns how many of the given pages are in the
+    /// cache before the candidate runs.
     pub(super) fn new(pages: u64, page_bytes: u64, mut resident: impl FnMut(Range<u64>) -> u64) -> Self {
         let window_pages = (WINDOW_BYTES / page_bytes).max(2);
         let windows = (0..pages.div_ceil(window_pages))
@@ -137,8 +140,8 @@ impl ReadaheadPolicy {
         self.ended = true;
     }
 
-    /// Whether long steps may be read sequentially, with Linux's read-ahead after them. Touches are then observed, so
-    /// extra pages in the cache do not mislead the policy.
+    /// Returns true if long steps may be read sequentially, although Linux may then read ahead beyond them. This is
+    /// allowed if touches are observed, because extra pages in the cache then do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
     }
@@ -197,7 +200,8 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         it.resident = count(resident);
-        // A page that has left the cache counts as touched when it enters the cache again.
+        // A page that has left the cache is not counted in `before` any more, so it counts as touched when it enters
+        // the cache again.
         it.before = it.before.min(it.resident);
         let missed = it.resident.saturating_sub(it.before);
         let touched = touched.map_or(missed, |touched| missed.min(count(touched))).max(it.touched);
@@ -261,8 +265,8 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Continues the stream until `steps` steps are ahead of the candidate, or until it reaches windows that were read
-    /// already.
+    /// Continues the stream until `steps` of its steps are ahead of the candidate, or until it reaches windows that
+    /// were read already.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         while !self.ended && stream.steps.len() < steps {

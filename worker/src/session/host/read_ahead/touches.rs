@@ -1,14 +1,14 @@
 //! Finds out which pages of an input a process has touched, from its page tables.
 //!
-//! The page cache cannot show this, because it also contains pages that were read ahead and not used. Linux requires
-//! the right to trace the process. Without it, touches stay unknown.
+//! The page cache cannot show this, because it also contains pages that were read ahead and not used. Linux shows page
+//! tables only to a process that has the right to trace the other one. Without this right, touches stay unknown.
 
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// The most bytes of `maps` that are read, because a candidate can make it very long.
+/// The maximum number of bytes of `maps` that are read. It is limited because a candidate can make this file very long.
 const MAPS_BYTES: u64 = 1 << 20;
 /// The size, in bytes, of a page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
@@ -51,8 +51,8 @@ impl Touches {
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// The number of these pages that were touched. Pages are counted from the input's offset. Neighbours that Linux
-    /// maps together with a touched page are counted, too.
+    /// Returns the number of these pages that were touched. Pages are counted from the input's offset. Neighbours that
+    /// Linux maps together with a touched page are counted, too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];

@@ -106,8 +106,8 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window until it is read, and one tripwire for each step, which are fewer than 30. The bound allows
-            // 64 more.
+            // The candidate misses half a window until that window is read whole, and one tripwire in each of fewer
+            // than 30 steps. The bound allows 64 more.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
