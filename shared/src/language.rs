@@ -51,7 +51,7 @@ pub enum Language {
 pub enum Toolchain {
     /// The C compiler that `[build] cc` names.
     Cc,
-    /// `[build] cxx`.
+    /// The C++ compiler that `[build] cxx` names.
     Cxx,
     /// No tool, because the source is already the artifact.
     Prebuilt,

@@ -301,7 +301,7 @@ pub struct VerifyTask {
     pub shared_runner: Bytes,
     /// The most device memory that the worker may use at once, if it launches the candidate itself.
     pub device_cap: Bytes,
-    /// True if captures that the task brought into the page cache are dropped from it afterwards.
+    /// True if pages of captures that this task brought into the page cache are to be dropped afterwards.
     pub drop_cache: bool,
 }
 
@@ -371,7 +371,7 @@ pub struct ReplayTask {
     pub prefetch: u32,
     /// The file that contains the replay's catalog and schedule. It is created if it does not exist.
     pub recording: PathBuf,
-    /// True if captures that the task brought into the page cache are dropped from it afterwards.
+    /// True if pages of captures that this task brought into the page cache are to be dropped afterwards.
     pub drop_cache: bool,
 }
 
