@@ -1,4 +1,4 @@
-//! The tree of a capture for people: its values, their sizes, and which tensors share a storage.
+//! Draws the contents of a capture as a tree of text: its values, their sizes, and which tensors share a storage.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::capture::{
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// Number of items of a container that are shown. The others are counted.
+/// Number of items of a container that are shown. For the others, only their number is shown.
 const SHOWN_ITEMS: usize = 16;
 
 /// Largest number of plain values in a container that is shown on one line.
@@ -23,7 +23,7 @@ const MAX_LINES: usize = 2_000;
 /// Number of levels that are shown. Deeper values are left out.
 const SHOWN_LEVELS: usize = 32;
 
-/// Integers with more bits are described by their size.
+/// Largest integer that is shown as a number, in bits. For larger ones, only the size is shown.
 const MAX_SHOWN_BITS: u64 = 128;
 
 /// Writes the tree: a line for the file and its storages, and then the values. A sequence of a few plain values has one
