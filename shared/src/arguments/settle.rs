@@ -111,8 +111,7 @@ struct CallForm {
     keywords: BTreeSet<String>,
 }
 
-/// Counts the entries that have a certain form of call, or that lack a certain parameter: the name of the first one,
-/// and the number of the others.
+/// The entries that have one form of call, or that lack one parameter: the name of the first, and how many others.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
@@ -292,8 +291,7 @@ impl SignatureBuilder {
         names
     }
 
-    /// Returns the defaults, and those that cannot be used. They are the recorded defaults or, if no signature was
-    /// recorded, None for each keyword. The plan's defaults override them.
+    /// The recorded defaults (without a signature: None for keywords), overridden by the plan's, and the unusable ones.
     fn defaults(
         &self,
         captured: &[String],
@@ -405,8 +403,7 @@ impl SignatureBuilder {
     }
 
     /// Checks a parameter that is left out. It must have the same value in every entry, because a kernel does not
-    /// receive it. A tensor cannot be left out, even if the job has only one entry, because the values of tensors are
-    /// not read here.
+    /// receive it. A tensor is refused even if there is only one entry, because its values are not read here.
     fn left_out(
         &self,
         name: &str,
