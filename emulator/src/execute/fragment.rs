@@ -10,7 +10,7 @@ use crate::lane::soft::{F16, F64, Rounding, unpack};
 
 /// The largest number of elements in a factor of a product.
 const MAX_FACTOR: usize = 512;
-/// The required alignment, in bytes, of all lines (rows or columns) of a matrix but the first. The PTX reference
+/// The alignment, in bytes, that suffices for all lines (rows or columns) of a matrix but the first. The PTX reference
 /// requires each line to be aligned to the size of a lane's registers, but the CUDA C++ Programming Guide allows any
 /// stride that is a multiple of 16 bytes.
 const LINE_ALIGNMENT: u64 = 16;
@@ -347,7 +347,7 @@ fn place(
     (line, (at * fragment.element.bytes()) as u64)
 }
 
-/// Converts an `f16`, given as bits, to `f32`.
+/// Converts an `f16`, given as bits, to `f64`.
 fn half(bits: u32) -> f64 {
     let magnitude = bits & 0x7fff;
     let value = match magnitude >> 10 {
