@@ -1,4 +1,4 @@
-//! Decoded kernels in the form that the interpreter executes, with every name, label and type resolved.
+//! Defines the form of kernels that the interpreter executes: decoded, with every name, label and type resolved.
 
 mod sync;
 mod tensor;
@@ -9,7 +9,7 @@ pub use tensor::{Address, CopyOp, Element, Fragment, MatrixOp, Product, Role, So
 use crate::lane::Function;
 use crate::ptx::syntax::Location;
 
-/// A register file of a warp. It consists of rows, each with a value for every lane.
+/// One of a warp's register files. A register file consists of rows, each of which contains a value for every lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// Predicates, with one bit for each lane.
@@ -29,7 +29,7 @@ pub struct Slot {
     pub bits: u32,
 }
 
-/// The row of flags that holds the carry.
+/// The row of flags that contains the carry.
 pub const CARRY: u32 = 0;
 /// A row of flags that is set in every lane.
 pub const ALWAYS: u32 = 1;
@@ -47,7 +47,7 @@ pub struct Instruction {
     pub op: Op,
 }
 
-/// Operations on two narrow values, executed for all lanes of a warp in one loop.
+/// Operations on two narrow values, which are executed for all lanes of a warp in one loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Narrow2 {
     Add,
@@ -101,7 +101,7 @@ pub enum Compare {
     Le,
     Gt,
     Ge,
-    /// Like `Eq`, but also true if an operand is NaN. The next five extend `Ne` to `Ge` in the same way.
+    /// Like `Eq`, but also true if an operand is NaN. The next five variants extend `Ne` to `Ge` in the same way.
     EqOrNan,
     NeOrNan,
     LtOrNan,
@@ -128,11 +128,12 @@ pub enum FlagOp {
     Xor,
 }
 
-/// An operation of an instruction. Unless a name or a comment says otherwise, numbers are rows of registers: first the
-/// result's, then the operands'. A single number without a name is an index into a list of `Kernel`.
+/// The operation of an instruction. Unless a name or a comment says otherwise, the numbers in a variant are rows of
+/// registers: first that of the result, then those of the operands. A single number without a name is an index into one
+/// of the lists of `Kernel`.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
-    /// An instruction without effect on this device, such as a prefetch.
+    /// An instruction that has no effect on this device, such as a prefetch.
     Nothing,
     Fence,
     MoveNarrow {
@@ -248,7 +249,7 @@ pub enum MemorySpace {
 
 #[derive(Clone, Debug)]
 pub enum MemoryAction {
-    /// A load. Elements with `None` as their target are discarded.
+    /// A load. Elements whose target is `None` are discarded.
     Load {
         signed: bool,
         to: Vec<Option<Slot>>,
@@ -277,7 +278,7 @@ pub enum MemoryOrder {
 }
 
 impl MemoryOrder {
-    /// Returns true for a strong access, which must not be torn.
+    /// Returns true for a strong access. Such an access must be made as a whole: no other thread may see it half done.
     pub fn is_strong(self) -> bool {
         self != Self::Weak
     }
@@ -303,9 +304,9 @@ pub enum AtomicOp {
     Exchange,
     CompareExchange,
     Add,
-    /// Adds 1, or stores 0 if the old value is at least the operand.
+    /// Adds 1 to the old value, or stores 0 if the old value is at least the operand.
     Increment,
-    /// Subtracts 1, or stores the operand if the old value is 0 or greater than the operand.
+    /// Subtracts 1 from the old value, or stores the operand if the old value is 0 or greater than the operand.
     Decrement,
     Min,
     Max,
@@ -356,8 +357,8 @@ pub enum ReduceOp {
     Xor,
 }
 
-/// An operation that lanes of a warp execute together. `members` is the row with the mask of these lanes. `in_range`,
-/// `agree` and the `flag` of `Elect` are rows of flags for a second result.
+/// An operation that lanes of a warp execute together. `members` is the row that contains the mask of these lanes.
+/// `in_range`, `agree` and the `flag` of `Elect` are rows of flags for a second result.
 #[derive(Clone, Copy, Debug)]
 pub enum WarpOp {
     Shuffle {
@@ -400,7 +401,7 @@ pub enum WarpOp {
 }
 
 impl WarpOp {
-    /// The row with the mask of the lanes; `None` for the active lanes.
+    /// Returns the row that contains the mask of the lanes; `None` if the lanes are those that are active.
     pub fn members(&self) -> Option<u32> {
         match *self {
             Self::Shuffle { members, .. } | Self::Vote { members, .. } => members,
@@ -463,7 +464,7 @@ pub struct Kernel {
     pub copy_ops: Vec<CopyOp>,
     pub matrix_ops: Vec<MatrixOp>,
     pub call_ops: Vec<CallOp>,
-    /// The tables of branches, which hold positions in `code`.
+    /// The tables that branches use. They contain positions in `code`.
     pub tables: Vec<Vec<u32>>,
     pub flag_rows: u32,
     pub narrow_rows: u32,

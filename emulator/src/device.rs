@@ -1,4 +1,4 @@
-//! The device: memory, modules, launches, and the sticky fault with which later calls fail.
+//! Implements the device: its memory, modules and launches, and the sticky fault with which later calls fail.
 
 mod call;
 mod process_memory;
@@ -29,10 +29,10 @@ pub struct Config {
     /// Whether it is a fault if a kernel reads memory that was never written: shared memory, local memory, and the
     /// global memory that counts as never written.
     pub check_uninitialised: bool,
-    /// Whether each new allocation of global memory counts as never written. Otherwise only the memory for which
-    /// `forget` was called does.
+    /// Whether every new allocation of global memory counts as never written. If not, only memory for which `forget`
+    /// was called does.
     pub check_uninitialised_global: bool,
-    /// Whether a race (two unordered accesses to shared memory, at least one of them a write) is a fault.
+    /// Whether a race is a fault. A race is two unordered accesses to shared memory, at least one of which is a write.
     pub check_races: bool,
     /// Whether launches count divergent branches and accesses to memory.
     pub counts: bool,
@@ -53,7 +53,7 @@ impl Default for Config {
     }
 }
 
-/// A loaded PTX text.
+/// A PTX text that has been loaded.
 #[derive(Clone, Debug)]
 pub struct Module {
     inner: Arc<ModuleInner>,
@@ -63,7 +63,7 @@ pub struct Module {
 struct ModuleInner {
     kernels: Vec<Kernel>,
     files: BTreeMap<u32, String>,
-    /// The address and size of the variables in global and constant memory.
+    /// The address and size of each variable in global and constant memory.
     variables: HashMap<String, (u64, u64)>,
 }
 
@@ -81,12 +81,12 @@ impl Module {
         Some(Function { module: Arc::clone(&self.inner), index })
     }
 
-    /// The names of all kernels, in the order of the text.
+    /// Returns the names of all kernels, in the order of the text.
     pub fn functions(&self) -> impl Iterator<Item = &str> {
         self.inner.kernels.iter().map(|kernel| kernel.name.as_str())
     }
 
-    /// The address and size of a variable in global or constant memory.
+    /// Returns the address and size of a variable in global or constant memory.
     #[must_use]
     pub fn global(&self, name: &str) -> Option<(u64, u64)> {
         self.inner.variables.get(name).copied()
@@ -103,13 +103,13 @@ impl Function {
         &self.kernel().name
     }
 
-    /// The sizes of the parameters, in bytes.
+    /// Returns the sizes of the parameters, in bytes.
     #[must_use]
     pub fn param_sizes(&self) -> Vec<u64> {
         self.kernel().params.iter().map(|param| param.bytes).collect()
     }
 
-    /// The offset and size of each parameter in the parameter buffer.
+    /// Returns the offset and size of each parameter in the parameter buffer.
     #[must_use]
     pub fn param_layout(&self) -> Vec<(u64, u64)> {
         self.kernel().params.iter().map(|param| (param.offset, param.bytes)).collect()
@@ -157,7 +157,7 @@ pub struct Device {
     heap: Heap,
     sticky: Option<Fault>,
     calls: HashMap<Call, u64>,
-    /// Faults to inject: the function, the number of its call, and the error code.
+    /// Faults to inject: the function, the number of the call that fails, and the error code.
     injected: Vec<(Call, u64, u32)>,
 }
 
@@ -200,7 +200,7 @@ impl Device {
         self.sticky.as_ref()
     }
 
-    /// Forgets a sticky fault, as if a new context had the same memory and modules.
+    /// Forgets a sticky fault, as if there were a new context with the same memory and modules.
     pub fn forget_fault(&mut self) {
         self.sticky = None;
     }
@@ -419,7 +419,7 @@ impl Device {
     }
 }
 
-/// Refuses a text whose target is missing, is not an architecture, or is newer than the device.
+/// Refuses a PTX text whose target is missing, is not an architecture, or is newer than the device.
 fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     let digits = source.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match digits.parse::<u32>() {

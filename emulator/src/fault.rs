@@ -1,8 +1,8 @@
-//! Errors: a PTX text that cannot be loaded, and a fault of the device with its details.
+//! Defines the emulator's errors: why a PTX text cannot be loaded, and the faults of the device with their details.
 
 use std::fmt;
 
-/// The reason why a PTX text was not loaded.
+/// Why a PTX text was not loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     #[error("PTX line {line}: {what}")]
@@ -12,8 +12,8 @@ pub enum LoadError {
     Unsupported { line: u32, what: String },
     #[error("PTX line {line}: {what}")]
     Limit { line: u32, what: String },
-    /// The variables of the module do not fit into the device's memory, or the call failed with an injected or an
-    /// earlier sticky fault.
+    /// The variables of the module do not fit into the device's memory, or the call failed with a fault that was
+    /// injected, or with an earlier sticky fault.
     #[error("{0}")]
     Device(Box<Fault>),
 }
@@ -31,7 +31,7 @@ impl LoadError {
         Self::Limit { line, what }
     }
 
-    /// The CUDA error that a driver would return.
+    /// Returns the CUDA error code that a driver would return.
     #[must_use]
     pub fn code(&self) -> u32 {
         match self {
@@ -43,7 +43,7 @@ impl LoadError {
         }
     }
 
-    /// The line of the PTX text, from 1.
+    /// The line of the PTX text, counted from 1.
     #[must_use]
     pub fn line(&self) -> Option<u32> {
         match self {
@@ -86,15 +86,16 @@ pub enum Memory {
 /// The live buffer that is nearest to an access, or the freed buffer that contained its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nearest {
-    /// The buffer's address and size.
+    /// The buffer's address. `bytes` is its size.
     pub start: u64,
     pub bytes: u64,
-    /// The distance between the beginning of the access and the buffer, in bytes. Before the buffer, it is negative and
-    /// counted from the buffer's start; after it, from the buffer's end. `None` if the access begins inside.
+    /// The distance in bytes between the beginning of the access and the buffer. If the access begins before the
+    /// buffer, the distance is negative and counted from the buffer's start. If it begins after the buffer, the
+    /// distance is counted from the buffer's end. `None` if the access begins inside the buffer.
     pub distance: Option<i64>,
 }
 
-/// A refused access.
+/// A memory access that the device refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub kind: AccessKind,
@@ -124,12 +125,12 @@ pub enum FaultKind {
     /// A write or atomic operation on constant memory, on a parameter, or on memory of the process that is mapped
     /// read-only.
     ReadOnly(Access),
-    /// A read or atomic operation that needs a value none of whose bytes was ever written.
+    /// A read or atomic operation that needs a value of which no byte was ever written.
     Uninitialised(Access),
-    /// A read or atomic operation on bytes of shared memory that a copy has not yet written, because the thread that
-    /// started the copy has not waited for it.
+    /// A read or atomic operation on bytes of shared memory that an asynchronous copy may not have written yet, because
+    /// the thread that started the copy has not waited for it.
     Pending(Access),
-    /// An access to shared memory and an earlier one that no barrier or fence orders. At least one of them writes.
+    /// Two accesses to the same bytes of shared memory, at least one of them a write, that no barrier or fence orders.
     Race {
         access: Access,
         other: Box<OtherAccess>,
@@ -151,7 +152,7 @@ pub enum FaultKind {
         wanted: u64,
         free: u64,
     },
-    /// A function of the device, or an instruction, was given a wrong value.
+    /// A function of the device, or an instruction, got an invalid value.
     InvalidValue(String),
     /// An unsupported operation that could be detected only during execution.
     Unsupported(String),
@@ -170,7 +171,7 @@ pub struct FaultSite {
     pub thread: [u32; 3],
     pub warp: u32,
     pub lane: u32,
-    /// The line of the PTX text, from 1.
+    /// The line of the PTX text, counted from 1.
     pub line: u32,
     pub source: Option<SourceLine>,
 }
@@ -182,7 +183,7 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    /// The file's name without its folder, which is deleted after a build.
+    /// Returns the file's name without its folder, because the folder is deleted after a build.
     #[must_use]
     pub fn name(&self) -> &str {
         self.file.rsplit('/').next().unwrap_or_default()
@@ -206,7 +207,8 @@ impl Fault {
         Self::new(FaultKind::InvalidValue(what))
     }
 
-    /// The CUDA error with which the fault is reported. A driver does not detect all of these faults.
+    /// Returns the CUDA error code with which the fault is reported. A real driver would not detect all of these
+    /// faults.
     #[must_use]
     pub fn code(&self) -> u32 {
         match &self.kind {
@@ -227,8 +229,8 @@ impl Fault {
         }
     }
 
-    /// Whether later calls of the device fail with the same fault, until `forget_fault`. Functions without a variant of
-    /// `Call`, such as `unload`, still work.
+    /// Whether later calls of the device fail with the same fault until `forget_fault` is called. Functions that have
+    /// no variant of `Call`, such as `unload`, still work.
     #[must_use]
     pub fn is_sticky(&self) -> bool {
         !matches!(self.code(), 1 | 2 | 701 | 801)

@@ -1,8 +1,9 @@
-//! A CUDA device in software. It loads PTX, runs kernels on the CPU with the lanes of a warp in lock step, and checks
-//! every memory access. It refuses PTX that it does not support, with a message that names the line and the unsupported
-//! feature, instead of computing a wrong result.
+//! Emulates a CUDA device in software: loads PTX, runs kernels on the CPU with the lanes of a warp in lockstep, and
+//! checks every memory access. PTX that is not supported is refused with a message that names the line and the
+//! unsupported feature, instead of being run with a wrong result.
 //!
-//! It does not depend on the rest of the program. The worker's backend uses it as it uses a card.
+//! This crate does not depend on the rest of the program. The worker's backend uses the emulated device in the same way
+//! as a card.
 
 mod code;
 mod decode;

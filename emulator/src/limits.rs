@@ -1,4 +1,4 @@
-//! The emulator's limits on PTX texts and launches, and on its own memory and threads.
+//! Defines the emulator's limits on PTX texts and launches, and on its own memory and threads.
 
 /// The largest PTX text, in bytes.
 pub const PTX_BYTES: usize = 16 << 20;
@@ -6,16 +6,16 @@ pub const PTX_BYTES: usize = 16 << 20;
 pub const INSTRUCTIONS: usize = 1 << 20;
 /// The largest number of registers, constants and special values of a kernel.
 pub const REGISTERS: usize = 1 << 16;
-/// The largest number of items that are decoded for all kernels of a module: among others, statements, declarations,
-/// source locations, operands and branch targets. The items of a function count again in every place where it is
-/// inlined.
+/// The largest number of items that are decoded for all kernels of a module together. Items are statements,
+/// declarations, source locations, operands, branch targets and so on. The items of a function are counted again in
+/// every place where the function is inlined.
 pub const DECODED: usize = 4 << 20;
 /// The largest total size of a module's variables in global and constant memory, in bytes. A worker's memory lease does
 /// not include them.
 pub const MODULE_BYTES: u64 = 64 << 20;
 /// The largest nesting depth of the `{ }` blocks of a function, and of initialisers.
 pub const NESTING: usize = 64;
-/// The largest depth of calls. The kernel itself counts as one.
+/// The largest depth of calls, in which the kernel itself is counted as one.
 pub const CALL_DEPTH: usize = 32;
 /// The largest size of a variable, in bytes.
 pub const VARIABLE_BYTES: u64 = 1 << 32;
@@ -40,7 +40,7 @@ pub const STATE_BYTES: u64 = 1 << 30;
 pub const HOST_THREADS: usize = 64;
 /// The number of barriers of a block.
 pub const BARRIERS: usize = 16;
-/// The largest output of a launch's `printf`, in bytes. A text that no longer fits is dropped.
+/// The largest total output of `printf` in a launch, in bytes. A text that would exceed it is dropped.
 pub const PRINTED_BYTES: usize = 1 << 20;
 /// The largest number of instructions that a warp executes before the next warp gets its turn.
 pub const TURN_INSTRUCTIONS: u32 = 4096;

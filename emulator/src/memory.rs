@@ -1,5 +1,5 @@
-//! The device's global memory, which the host threads that run blocks share. Addresses of freed allocations are reused
-//! as late as possible.
+//! Implements the device's global memory, which is shared by the host threads that run blocks. Addresses of freed
+//! allocations are reused as late as possible.
 
 mod copy;
 mod written;
@@ -18,7 +18,8 @@ const HEAP_END: u64 = 1 << 47;
 const ALIGNMENT: u64 = 256;
 /// The smallest unused gap after an allocation, in bytes.
 const GAP: u64 = 64 << 10;
-/// The number of freed allocations that are remembered, to distinguish a use after free from an invalid address.
+/// The number of freed allocations that are remembered, so that a use after free can be distinguished from other
+/// invalid addresses.
 const MAX_REMEMBERED: usize = 4096;
 
 /// A live allocation.
@@ -45,7 +46,7 @@ enum Words {
 }
 
 impl Words {
-    /// The words that contain `bytes` bytes at `memory`, which has the offset `lead` from word 0.
+    /// Returns the words that contain `bytes` bytes at `memory`, which has the offset `lead` from word 0.
     fn mapped(memory: usize, bytes: u64, lead: u64) -> Self {
         let base = memory.wrapping_sub(lead as usize);
         Self::Mapped { base, from: (lead / 4) as usize, to: (lead + bytes).div_ceil(4) as usize }
@@ -80,7 +81,7 @@ impl Allocation {
         (inside < self.bytes && bytes <= self.bytes - inside).then_some(inside + self.start % ALIGNMENT)
     }
 
-    /// Whether this is mapped memory of the process.
+    /// Whether the allocation is mapped memory of the process.
     fn is_mapped(&self) -> bool {
         matches!(self.words, Words::Mapped { .. })
     }
@@ -97,7 +98,7 @@ impl Allocation {
         }
     }
 
-    /// The words that exist, and the index of the first one. Word 0 is at offset 0.
+    /// Returns the words that exist, and the index of the first of them. Word 0 is at offset 0.
     #[inline(always)]
     pub fn words(&self) -> (&[AtomicU32], usize) {
         match &self.words {
@@ -210,8 +211,8 @@ impl Allocation {
     }
 }
 
-/// The value of new memory, and of other values that are not defined. As floats of any size, it is NaN, and as an
-/// integer, it is large, so results that use it are wrong.
+/// The value of new memory, and of other undefined values. It is NaN as a float of any size and large as an integer, so
+/// results that are computed from it are recognisably wrong.
 pub const UNDEFINED: u32 = 0x7fff_7fff;
 
 /// All allocations of a device.
@@ -277,8 +278,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// Makes memory of the process accessible at an address of the device, which is returned. Both addresses have the
-    /// same remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory does not count as used.
+    /// Makes memory of the process accessible on the device, and returns its address there. Both addresses have the
+    /// same remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory is not counted as used.
     ///
     /// # Safety
     /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long
@@ -308,8 +309,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// The start of a free address range that is large enough. The search begins after the last allocation, and at the
-    /// end of the heap it starts over once.
+    /// Returns the start of a free address range that is large enough. The search begins after the last allocation, and
+    /// continues at the start of the heap when it reaches the end.
     fn find_gap(&self, bytes: u64) -> Option<u64> {
         let needed = bytes.checked_add(GAP)?;
         for from in [self.next, HEAP_START] {
@@ -406,7 +407,7 @@ impl Heap {
         Ok(())
     }
 
-    /// A view of the allocations for a launch.
+    /// Makes the view of the allocations that a launch uses.
     pub fn view(&self) -> View {
         View { live: self.live.values().cloned().collect(), freed: self.freed.iter().copied().collect() }
     }
@@ -420,8 +421,8 @@ pub struct View {
 }
 
 impl View {
-    /// The allocation that contains an access, and the offset of the access in it. `hint` is the index of the
-    /// allocation that was found last.
+    /// Returns the allocation that contains an access, and the offset of the access in the allocation. `hint` is the
+    /// index of the allocation that was found last.
     #[inline(always)]
     pub fn find(&self, address: u64, bytes: u64, hint: &mut usize) -> Option<(&Allocation, u64)> {
         if let Some(allocation) = self.live.get(*hint)
@@ -440,7 +441,7 @@ impl View {
         self.freed.iter().any(|(start, bytes)| address.wrapping_sub(*start) < *bytes)
     }
 
-    /// The live buffer that is nearest to an access, or the freed buffer that contains its address.
+    /// Returns the live buffer that is nearest to an access, or the freed buffer that contains the access's address.
     pub fn nearest(&self, address: u64, bytes: u64) -> Option<Nearest> {
         if let Some((start, length)) = self.freed.iter().rev().find(|(s, b)| address.wrapping_sub(*s) < *b) {
             return Some(Nearest { start: *start, bytes: *length, distance: None });

@@ -1,7 +1,8 @@
-//! Divides the entries of a profile into batches by size, in order. An entry above the cap is a batch by itself.
+//! Divides the entries of a profile, in their order, into batches of limited size. An entry that is larger than the
+//! limit is a batch by itself.
 //!
-//! Constants that several entries of a batch share count once. Workers form batches with this code and the core
-//! predicts with it, so both get the same batches.
+//! A constant that several entries of a batch share is counted once. The workers form the batches with this code, and
+//! the core uses it to predict their memory, so both get the same batches.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,14 +21,14 @@ pub struct Constant {
     pub placed: Bytes,
 }
 
-/// An entry's contribution to a batch: its input bytes, and the constants among them.
+/// What an entry adds to a batch: the size of its inputs, and the constants that are part of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub inputs: Bytes,
     pub constants: &'a [Constant],
 }
 
-/// The sum of a batch, with every constant counted once.
+/// The total size of a batch, in which every constant is counted once.
 #[derive(Debug, Default)]
 pub struct BatchSum {
     seen: BTreeSet<u32>,
@@ -36,7 +37,7 @@ pub struct BatchSum {
 
 impl BatchSum {
     /// Adds an entry of size `total` and returns the new sum. `part` returns how many of these bytes belong to a
-    /// constant. They are left out if an earlier entry has the same constant.
+    /// constant. These bytes are not added again if an earlier entry has the same constant.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
         self.sum += total - again;
@@ -49,7 +50,7 @@ impl BatchSum {
     }
 }
 
-/// The input bytes of a batch.
+/// Returns the total size of the inputs of a batch.
 pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
     let mut sum = BatchSum::default();
     entries.iter().for_each(|entry| {
@@ -58,8 +59,8 @@ pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
     sum.sum
 }
 
-/// Returns ranges of `entries`, in order and never empty. The input bytes of a range are at most `cap`, unless it has a
-/// single entry.
+/// Returns the batches as ranges of `entries`, in order. No range is empty. The inputs of a range take at most `cap`
+/// bytes, unless the range has only one entry.
 pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut sum = BatchSum::default();
@@ -146,7 +147,8 @@ mod tests {
                 next = range.end;
             }
             prop_assert_eq!(next, entries.len());
-            // Batches are greedy: no batch had room for the first entry of the next one.
+            // Every batch is filled as far as possible, so the first entry of the next batch would not have fitted into
+            // it.
             for pair in ranges.windows(2) {
                 prop_assert!(Bytes::new(cap) < sum(&entries[pair[0].start..pair[0].end + 1]));
             }
@@ -166,8 +168,8 @@ mod tests {
         }
     }
 
-    /// The entries use two tables in turn, and the cap has no room for both. Without reordering, every entry would be a
-    /// batch by itself.
+    /// The entries use two tables alternately, and the two tables together exceed the cap. Without reordering, every
+    /// entry would therefore be a batch by itself.
     #[test]
     fn entries_with_the_same_table_are_batched_together() {
         let tables = [constant(0, 470), constant(1, 80)];

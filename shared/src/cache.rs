@@ -1,7 +1,7 @@
-//! Restores the page cache after reads: drops the pages that a large job brought in.
+//! Drops from the page cache the pages that the reads of a large job have added to it.
 //!
-//! This module counts and drops the cached pages of one file. Its callers decide whether to drop any. Small capture
-//! sets stay cached, because the next candidate reads them again.
+//! This module counts and drops the cached pages of single files. The caller decides whether pages are dropped at all.
+//! Small capture sets stay cached, because the next candidate reads them again.
 
 use std::fs::File;
 use std::io;
@@ -21,43 +21,46 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// The size, in bytes, of the windows in which a mostly cached file is examined.
 const WINDOW_BYTES: u64 = 2 << 20;
 
-/// The largest number of attempts to drop pages. One may not suffice, because pages can still be arriving from the
-/// disk.
+/// The largest number of attempts to drop pages. One attempt may not suffice, because some pages may still be arriving
+/// from the disk.
 const MAX_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache when this guard is dropped, if `watch` was called with `large_job`. If more
-/// than half of the file was cached before, only windows in which nothing was cached are dropped.
+/// A guard that drops one file's pages from the cache when it goes out of scope, if `watch` was called with
+/// `large_job`. If more than half of the file was already cached, the guard drops only the pages of windows in which
+/// nothing was cached.
 pub struct CacheGuard {
     file: Arc<File>,
-    /// Number of cached pages before the first read; `None` if Linux does not report it.
+    /// The number of pages that were cached before the first read; `None` if Linux does not report it.
     before: Option<u64>,
     /// The byte ranges whose pages are dropped.
     drop: Vec<Range<u64>>,
 }
 
 impl CacheGuard {
-    /// Counts the file's cached pages. Call this before reading any of it.
+    /// Makes a guard for a file and counts the file's cached pages. Call this before the first read of the file.
     pub fn watch(file: Arc<File>, large_job: bool) -> Self {
         let before = cached_pages(file.as_fd());
         let drop = if large_job { droppable(&file, before) } else { Vec::new() };
         Self { file, before, drop }
     }
 
-    /// Drops those of the pages to be dropped that lie before offset `end`. A long read calls this as it advances.
+    /// Drops pages that lie before offset `end`, as far as they are in the ranges to be dropped. A long read calls this
+    /// as it advances.
     pub fn drop_before(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
-            // Linux drops clean pages that are not mapped. If it ignores the advice, the pages merely stay cached.
+            // Linux drops only clean pages that are not mapped. If it ignores the advice, the pages stay cached, which
+            // does no harm.
             let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
     }
 
-    /// Drops the pages of these files that are to be dropped. For each file, returns the cached bytes before
-    /// the reads and now; a file for which Linux does not report them is left out.
+    /// Drops the pages that these guards are to drop. For each file, returns how many bytes were cached before the
+    /// reads and how many are cached now. Files for which Linux does not report these numbers are left out.
     ///
-    /// Pages that are still being read from disk cannot be dropped. Dropping is therefore repeated while it helps,
-    /// `MAX_TRIES` times at most.
+    /// Pages that are still being read from disk cannot be dropped. Dropping is therefore repeated as long as it makes
+    /// progress, at most `MAX_TRIES` times.
     pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
         let mut left_before = None;
         for _ in 0..MAX_TRIES {
@@ -73,8 +76,8 @@ impl CacheGuard {
         guards.into_iter().filter_map(of).collect()
     }
 
-    /// Drops pages, and returns how many more are cached now than before the first read. Returns 0 if nothing is to be
-    /// dropped or Linux does not report the numbers.
+    /// Drops pages, and returns how many more pages are cached now than before the first read. Returns 0 if nothing is
+    /// to be dropped or Linux does not report the numbers.
     fn drop_and_count(&self) -> u64 {
         self.drop_before(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
@@ -88,7 +91,8 @@ impl Drop for CacheGuard {
     }
 }
 
-/// The ranges to drop: the whole file or, if more than half of it is cached, the windows in which nothing is cached.
+/// Returns the ranges to drop: the whole file or, if more than half of it is cached, only the windows in which nothing
+/// is cached.
 fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
@@ -108,12 +112,12 @@ fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
 
 /// Counts the file's pages in the cache; `None` if Linux does not report it.
 pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
-    // Length 0 means to the end of the file.
+    // A length of 0 stands for everything up to the end of the file.
     cached_pages_in(descriptor, 0, 0).ok()
 }
 
 /// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5.
-/// Recent versions report the number only to the file's owner and to users who may write to the file.
+/// Recent versions of Linux report the number only to the file's owner and to users who may write to the file.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
@@ -145,7 +149,7 @@ mod tests {
 
     #[test]
     fn cache_guard_drops_what_was_not_cached_before() {
-        // The file must not be in a tmpfs, whose pages are always in the cache.
+        // The file must not be in a tmpfs, because all pages of such a file are always in the cache.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");
         file.sync_all().expect("on disk");

@@ -1,4 +1,5 @@
-//! Joins the texts of an error and its causes, and finds out whether the system lacked descriptors, memory or tasks.
+//! Joins the messages of an error and its causes, and tells whether the error was due to a lack of descriptors, memory
+//! or processes.
 
 use std::error::Error;
 use std::io;
@@ -16,8 +17,8 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// True if an operation failed for lack of descriptors or memory. The file or process that it used is then not to
-/// blame.
+/// True if an operation failed because there were too few descriptors or too little memory. In that case, the file or
+/// process that the operation used is not to blame.
 pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     has_code(error, &[Errno::MFILE, Errno::NFILE, Errno::NOMEM])
 }
@@ -77,7 +78,7 @@ mod tests {
             let system = io::Error::from_raw_os_error(code);
             assert_eq!(is_shortage(&system), expected, "{system}");
             let capture = Reading { source: Box::new(system) };
-            // A source that reads through a capture returns the error in this form.
+            // An error of the capture reader arrives in this form if it passes through an `io::Error`.
             let read = Reading { source: Box::new(io::Error::other(capture)) };
             assert_eq!(is_shortage(&read), expected, "{}", chain(&read));
             let errno = Reading { source: Box::new(Errno::from_raw_os_error(code)) };

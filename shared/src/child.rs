@@ -1,4 +1,5 @@
-//! Short-lived child processes. They are killed if the thread that started them ends, and waiting for them has a limit.
+//! Starts short-lived child processes, which are killed if the thread that started them ends, and waits for them with a
+//! time limit.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;

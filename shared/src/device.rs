@@ -16,7 +16,7 @@ pub enum Device {
     Emulated,
 }
 
-/// A device without its number.
+/// The kind of a device, without the number that identifies one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -33,7 +33,8 @@ pub struct ComputeCapability {
 }
 
 const CUDA_PREFIX: &str = "cuda:";
-/// The first major version with instructions, such as `wgmma`, that only code for one exact capability may use.
+/// The first major version of the capability that has instructions, such as `wgmma`, which are available only to code
+/// compiled for exactly one capability.
 const FIRST_WITH_OWN_INSTRUCTIONS: u8 = 9;
 
 impl Device {
@@ -87,7 +88,7 @@ impl DeviceKind {
         [Self::Cpu, Self::Cuda, Self::Emulated].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The reason why kernels cannot be timed on such a device; `None` if they can.
+    /// The reason why kernels cannot be timed on this kind of device; `None` if they can be timed.
     pub const fn not_timed(self) -> Option<&'static str> {
         match self {
             Self::Cpu | Self::Cuda => None,
@@ -97,14 +98,15 @@ impl DeviceKind {
 }
 
 impl ComputeCapability {
-    /// Parses a version such as `9.0`.
+    /// Parses a capability from a version such as `9.0`.
     pub fn from_name(name: &str) -> Option<Self> {
         let (major, minor) = name.split_once('.')?;
         let found = Self { major: major.parse().ok()?, minor: minor.parse().ok()? };
         Some(found).filter(|found| found.to_string() == name)
     }
 
-    /// The name of this capability's machine code with all of its instructions, such as `sm_80` or `sm_90a`.
+    /// The name by which compilers know the machine code of this capability with all of its instructions, such as
+    /// `sm_80` or `sm_90a`.
     pub fn machine_code(self) -> String {
         let own = if self.major >= FIRST_WITH_OWN_INSTRUCTIONS { "a" } else { "" };
         format!("sm_{}{}{own}", self.major, self.minor)

@@ -1,4 +1,4 @@
-//! Digests of contents, which the supervisor and the workers must compute in the same way.
+//! Computes the digests of files and of a candidate's sources, in the same way for the supervisor and the workers.
 
 use std::fs::File;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::kernel_files::{self, KernelFiles};
 
-/// BLAKE3, in hex, of a candidate's sources in their order, followed by its copied headers. The content of each file is
-/// followed by its length. The error names the file.
+/// The BLAKE3 digest, in hex, of a candidate's sources in their order, and then of its copied headers. After the
+/// content of each file, the file's length is added to the digest. The error names the file.
 pub fn of_files(files: &KernelFiles) -> Result<String, (PathBuf, io::Error)> {
     let mut hasher = blake3::Hasher::new();
     for file in files.all() {
@@ -19,7 +19,7 @@ pub fn of_files(files: &KernelFiles) -> Result<String, (PathBuf, io::Error)> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// BLAKE3 of a file's bytes, in hex.
+/// The BLAKE3 digest of a file's bytes, in hex.
 pub fn of_file(path: &Path) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     io::copy(&mut File::open(path)?, &mut hasher)?;

@@ -1,12 +1,13 @@
-//! Makes folders, and removes those that a candidate's program may have filled.
+//! Creates folders, and removes folder trees that a candidate's program may have filled in a way that hinders their
+//! removal.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Creates a folder unless its path exists. Its parent is not created. Otherwise, if the run's folder was moved, a
-/// second one would appear at the old path.
+/// Creates a folder unless its path exists. The parent folder must exist: if it were created as well, and the run's
+/// folder had been moved away, a second run folder would appear at the old path.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -27,7 +28,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves all folders below `root` into `root` itself, so that no path is long.
+/// Moves all folders below `root` directly into `root`, so that no path is too long to be opened.
 fn flatten(root: &Path) -> io::Result<()> {
     let mut number = 0_u64;
     let mut unused_name = || loop {
@@ -53,7 +54,7 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // A link to a folder is not a folder.
+        // `file_type` does not follow links, so a link to a folder is not treated as a folder.
         if entry.file_type()?.is_dir() {
             folders.push(entry.path());
         }
@@ -70,7 +71,8 @@ mod tests {
         let parent = tempfile::tempdir().expect("a folder");
         let root = parent.path().join("root");
         fs::create_dir(&root).expect("a folder");
-        // A path of this length cannot be opened, so the folders are nested from the inside to the outside.
+        // A path of the final length cannot be opened, so the innermost folder is made first, and then moved into the
+        // next outer one again and again.
         let mut nested = parent.path().join("n");
         fs::create_dir(&nested).expect("a folder");
         for number in 0..3000 {

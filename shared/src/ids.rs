@@ -1,4 +1,5 @@
-//! Numeric ids. Each kind has its own type, so an entry cannot be mistaken for a candidate.
+//! Defines the numeric ids of jobs, entries, workers and so on. Each kind of id has its own type, so the id of an entry
+//! cannot be mistaken for that of a candidate.
 
 use std::fmt;
 
@@ -32,11 +33,11 @@ ids! {
     CandidateId, "candidate-";
     /// Index of a unit among all units of a run, whatever their source.
     UnitId, "unit-";
-    /// Index of an entry in its job's capture set, in the set's own order.
+    /// Index of an entry in its job's capture set, in the order of the set.
     EntryId, "entry-";
-    /// A worker. A number is never reused in a run.
+    /// The number of a worker, which is never reused in a run.
     WorkerId, "worker-";
-    /// A lease of one worker for one attempt. A number is never reused in a run.
+    /// The number of a lease, which a worker gets for one attempt. It is never reused in a run.
     LeaseId, "lease-";
     /// Index of a storage in a capture file.
     StorageId, "storage-";

@@ -1,7 +1,8 @@
-//! The files that a candidate is built from: its sources, and the headers beside them that it includes.
+//! Finds and copies the files that a candidate is built from: its sources, and the headers in their folders that the
+//! sources include.
 //!
-//! A build gets copies of these files instead of their folders, which may contain captures, results and other
-//! candidates.
+//! A build gets copies of these files and no access to the original folders, because those may also contain captures,
+//! results and other candidates.
 //!
 //! Headers are found by a text search for `#include "NAME"` and `#include_next "NAME"` in the sources and in headers
 //! already found. The search ignores conditions, so it also follows lines that the compiler would skip.
@@ -18,17 +19,18 @@ use self::includes::each_include;
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
-/// The suffixes of headers. None of them is a suffix of sources, captures or plans.
+/// The suffixes of headers. No source, capture or plan has any of these suffixes.
 pub const HEADER_SUFFIXES: [&str; 11] =
     ["h", "hh", "hpp", "hxx", "cuh", "inc", "inl", "ipp", "tpp", "tcc", "def"];
-/// The largest number of headers that are copied. A library of headers belongs in `[build] include`.
+/// The largest number of headers that are copied. If a candidate needs a whole library of headers, the plan should name
+/// its folder in `[build] include`.
 const MAX_HEADERS: usize = 256;
 /// The largest total size of a candidate's headers.
 const MAX_HEADER_BYTES: Bytes = Bytes::mib(8);
 /// The largest total size of a candidate's sources and headers.
 pub const MAX_BYTES: Bytes = Bytes::mib(64);
 
-/// A file of a candidate, and its relative path among the copies.
+/// A file of a candidate, with the relative path that its copy gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFile {
     pub path: PathBuf,
@@ -43,13 +45,13 @@ pub struct KernelFiles {
     pub sources: Vec<KernelFile>,
     /// The headers, sorted by path.
     pub headers: Vec<KernelFile>,
-    /// Existing headers that a file includes but that are not copied, at most `MAX_HEADERS` of them.
+    /// Headers that exist and are included but are not copied. At most `MAX_HEADERS` of them are listed.
     pub left_out: Vec<LeftOut>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The name in the `#include`.
+    /// The header's name as written in the `#include` line.
     pub name: String,
     pub why: LeftOutReason,
 }
@@ -75,7 +77,7 @@ struct MisleadingLink {
     target: PathBuf,
 }
 
-/// Returns true if the candidate's author could cause the error by making a link.
+/// Returns true if the error is about a link that the candidate's author may have made to mislead us.
 pub fn is_misleading_link(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<MisleadingLink>())
 }
@@ -114,8 +116,8 @@ impl KernelFiles {
         self.sources.iter().chain(&self.headers)
     }
 
-    /// Copies all files into `folder`, at their relative paths, and returns the copies. Fails if a file already exists
-    /// or if the files exceed `limit` in total.
+    /// Copies all files to their relative paths in `folder`, and returns the copies. Fails if a file already exists or
+    /// if the files exceed `limit` in total.
     pub fn copy_to(&self, folder: &Path, limit: Bytes) -> Result<Self, CopyError> {
         let mut room = limit.get();
         let mut copies = self.clone();
@@ -129,8 +131,9 @@ impl KernelFiles {
     }
 }
 
-/// Opens a candidate's file, which must be a regular file or a link to one. Opening or reading anything else could block
-/// forever. The error is a `MisleadingLink` if the link leads to another kind of file.
+/// Opens a candidate's file, which must be a regular file or a link to one, because opening or reading anything else
+/// could block forever. The error is a `MisleadingLink` if the path is a link to a kind of file to which it may not
+/// lead (see `may_link_to`).
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
     let mut options = File::options();
@@ -142,7 +145,8 @@ pub fn open(path: &Path) -> io::Result<File> {
                 let file = path.file_name().unwrap_or_default().into();
                 return Err(io::Error::other(MisleadingLink { file, target }));
             }
-            // The target's name was checked, so it must not be a link by now.
+            // The target's name has been checked, so the target must not have been replaced by another link in the
+            // meantime.
             options.open(target)?
         }
         opened => opened?,
@@ -150,18 +154,19 @@ pub fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Returns true if the suffixes allow a link at `path` to lead to `target`. A compiler quotes text that it cannot
-/// compile, and its messages go to the candidate's author. A link must therefore not make an arbitrary file of this
-/// machine look like a source.
+/// Returns true if a link at `path` may lead to `target`, judging by their suffixes. If any file of this machine could
+/// be made to look like a source by a link, the candidate's author could read that file: a compiler quotes text that it
+/// cannot compile, and the author sees the compiler's messages.
 fn may_link_to(path: &Path, target: &Path) -> bool {
     (path.extension().is_some() && path.extension() == target.extension())
         || (is_header(path) && is_header(target))
-        // Names of libraries often end in a version.
+        // The names of shared libraries often end in a version instead of `.so`.
         || (Language::of_path(path) == Some(Language::So)
             && target.file_name().is_some_and(|name| name.to_string_lossy().contains(".so.")))
 }
 
-/// Copies a file of at most `room` bytes. Returns the room that is left, or `None` if the file does not fit.
+/// Copies a file of at most `room` bytes. Returns how many of the `room` bytes are left, or `None` if the file is
+/// larger.
 fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     let read = |source| CopyError::Read { path: from.to_owned(), source };
     let write = |source| CopyError::Write { path: to.to_owned(), source };
@@ -406,8 +411,8 @@ mod tests {
             ("link.h", NoHeader),
             ("/proc/self/status", Outside),
             ("detail", NoHeader),
-            // The path leads out of the source's folder and back in through the folder's name, which the copy does not
-            // have.
+            // The path leaves the source's folder and enters it again by its name, which does not exist among the
+            // copies.
             ("../k/x.h", Outside),
         ];
         assert_eq!(left_out(&files), expected);

@@ -1,7 +1,7 @@
-//! The languages of candidates, in one table.
+//! Defines the languages of candidates, and how candidates in each language are built, launched and trusted.
 //!
-//! A file's suffix or the plan determines the language. The language determines the toolchain, the kind of artifact,
-//! the launcher, and the tier of trust in the results.
+//! The plan or the suffix of a source determines a candidate's language. The language in turn determines the toolchain,
+//! the kind of artifact, the launcher, and the tier, which says how far the results can be trusted.
 
 mod kinds;
 
@@ -22,7 +22,7 @@ pub enum Language {
     So,
     /// CUDA with host code that launches its kernels.
     Cuda,
-    /// CUDA kernels without host code. The plan says how to launch them.
+    /// CUDA kernels without host code. The plan specifies how the worker launches them.
     #[serde(rename = "cuda-device")]
     CudaDevice,
     Ptx,
@@ -41,36 +41,38 @@ pub enum Language {
     TorchCuda,
     /// Triton kernels that Triton's interpreter runs on the CPU.
     Triton,
-    /// Triton kernels that are compiled ahead of time. The plan says how to launch them on the device.
+    /// Triton kernels that are compiled ahead of time. The plan specifies how the worker launches them on the device.
     #[serde(rename = "triton-device")]
     TritonDevice,
 }
 
-/// The tool that makes the artifact from sources.
+/// The tool that makes a candidate's artifact from its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
-    /// `[build] cc`.
+    /// The C compiler that `[build] cc` names.
     Cc,
-    /// `[build] cxx`.
+    /// The C++ compiler that `[build] cxx` names.
     Cxx,
-    /// No tool: the source is the artifact.
+    /// No tool, because the source is already the artifact.
     Prebuilt,
     Nvcc,
-    /// The library that compiles kernels without host code, or nvcc if that library is missing.
+    /// NVRTC, the library that compiles kernels without host code, or nvcc if that library is missing.
     Nvrtc,
-    /// No tool: the interpreter that the plan names reads the sources.
+    /// No tool, because the interpreter that the plan names reads the sources.
     Python,
-    /// No tool: there are no sources either.
+    /// No tool, because there are no sources.
     Torch,
-    /// PyTorch's compiler, in the interpreter of `[build] python`, and `[build] cxx`.
+    /// PyTorch's compiler, which runs in the interpreter that `[build] python` names and calls the compiler that
+    /// `[build] cxx` names.
     TorchCompiler,
-    /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
+    /// The compiler that `[build] cxx` names, with the headers and libraries of the torch that `[build] python`
+    /// imports.
     TorchExtension,
-    /// Nvcc, with the headers and libraries of the torch of `[build] python`.
+    /// Nvcc, with the headers and libraries of the torch that `[build] python` imports.
     TorchNvcc,
     /// Like `Python`, with an interpreter that has Triton.
     Triton,
-    /// Triton's compiler, in the interpreter of `[build] python`.
+    /// Triton's compiler, which runs in the interpreter that `[build] python` names.
     TritonCompiler,
 }
 
@@ -81,19 +83,20 @@ pub enum ArtifactKind {
     Cubin,
     /// A Python module.
     Module,
-    /// Compiled calls of a PyTorch function, one shared library for each.
+    /// The compiled calls of a PyTorch function: one shared library for each call.
     Graphs,
 }
 
 impl ArtifactKind {
     pub const ALL: [Self; 5] = [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module, Self::Graphs];
 
-    /// True if runners load machine code from the file.
+    /// True if the artifact contains machine code that runners load.
     pub const fn is_machine_code(self) -> bool {
         matches!(self, Self::SharedLibrary | Self::Graphs)
     }
 
-    /// The name of an artifact's file in the run's folder of artifacts. `digest` is that of the file, in hex.
+    /// The name of an artifact's file in the run's folder of artifacts. `digest` is the digest of the file's content,
+    /// in hex.
     pub fn file_name(self, digest: &str) -> String {
         format!("{digest}.{}", self.suffix())
     }
@@ -113,13 +116,13 @@ impl ArtifactKind {
 /// The way in which an artifact is loaded and called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
-    /// A runner loads it and looks up its symbol.
+    /// A runner loads the artifact as a shared library and looks up its symbol.
     Dlopen,
-    /// The worker launches it on the device, because it has no host code.
+    /// The worker launches the artifact on the device, because the artifact has no host code.
     Kernel,
     /// Like `Dlopen`, in a runner whose CUDA runtime is the emulated device.
     CudaRuntime,
-    /// An interpreter in a runner loads it.
+    /// A Python interpreter in a runner loads the artifact.
     Interpreter,
     /// Like `Dlopen`, in a runner that has already loaded libtorch.
     Libtorch,
@@ -152,7 +155,7 @@ impl Launcher {
     }
 }
 
-/// The trust that a verdict deserves, from most to least.
+/// How far a verdict can be trusted, from most to least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// The sandbox's guarantees hold in full.
@@ -176,7 +179,7 @@ impl Tier {
         }
     }
 
-    /// The reason why a verdict of this tier is weaker.
+    /// The reason why a verdict of this tier can be trusted less than one of tier A.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::A => "nothing is weaker",
@@ -219,14 +222,14 @@ impl Language {
         matches!(self, Self::Triton | Self::TritonDevice)
     }
 
-    /// True if a build runs code that the candidate or its captures choose. Such code could end the compiler's process.
-    /// A capture chooses the function that is compiled.
+    /// True if a build runs code that the candidate or its captures choose (a capture can choose the function that is
+    /// compiled). Such code could end the compiler's process.
     pub fn build_runs_source(self) -> bool {
         matches!(self, Self::TritonDevice | Self::TorchCompile)
     }
 
     /// True if candidates in this language have no host code. The worker then launches them on a device, as the plan
-    /// says.
+    /// specifies.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
     }
@@ -293,7 +296,8 @@ impl Language {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
     }
 
-    /// Returns the language with this name, if this version runs its sources. The error lists all such languages.
+    /// Returns the language with this name, if this version can run candidates in it. The error lists all languages
+    /// that it can run.
     pub fn runnable(name: &str) -> Result<Self, String> {
         let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
         runnable().find(|kind| kind.name == name).map(|kind| kind.language).ok_or_else(|| {
@@ -302,7 +306,8 @@ impl Language {
         })
     }
 
-    /// Deserializes an optional language in a request (see [`runnable`](Self::runnable)).
+    /// Deserializes the optional language of a request, and refuses languages that are not
+    /// [`runnable`](Self::runnable).
     pub fn deserialize_runnable<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {

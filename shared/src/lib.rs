@@ -1,5 +1,5 @@
-//! Definitions that the supervisor and its workers share: units, ids, settings, messages and outcomes, and the code
-//! that reads a capture and turns it into arguments. This crate makes no decisions and runs no candidates.
+//! Code that the supervisor and its workers share. It defines units, ids, settings, messages and outcomes, reads
+//! captures, and turns them into arguments. This crate makes no decisions and runs no candidates.
 
 pub mod arguments;
 pub mod batch;

@@ -1,8 +1,8 @@
-//! The messages between supervisor and worker, sent over ipc-channel (postcard on the wire), with the reasons for killing
-//! a process and their wording.
+//! Defines the messages between supervisor and worker, which are sent over ipc-channel (encoded with postcard), and the
+//! reasons for killing a process, with their wording.
 //!
-//! Both ends are trusted, because a worker never loads a candidate's host code. The worker defines the messages of its
-//! runners.
+//! Both sender and receiver are trusted, because a worker never loads a candidate's host code. The messages between a
+//! worker and its runners are defined in the worker's crate.
 //!
 //! A worker has one task at a time. A task ends with one `Finished`, or with the worker's death.
 
@@ -28,20 +28,23 @@ use crate::settings::{BuildSettings, CandidateSource, LimitSettings, ProfileSett
 use crate::stage::Stage;
 use crate::units::Bytes;
 
-/// The version of the messages, to be raised with every change. The two ends differ only if builds were mixed.
+/// The version of the messages, to be raised with every change. Supervisor and worker have different versions only if
+/// they come from different builds.
 pub const PROTOCOL_VERSION: u32 = 12;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";
-/// The hidden first argument of a canary, followed by its part (such as `confine`) or by one of the questions below.
+/// The hidden first argument of a canary process. It is followed by the part of the sandbox to test (such as
+/// `confine`), or by one of the questions below.
 pub const CANARY_ARGUMENT: &str = "__canary";
 /// Asks a canary to resolve `[build] python` with a given PATH and to describe the interpreter.
 pub const ASK_INTERPRETER: &str = "interpreter";
 /// Like `ASK_INTERPRETER`, but only for the interpreter's path.
 pub const ASK_EXECUTABLE: &str = "executable";
-/// Asks a canary which card a device is, and whether the card shares its memory with the CPU.
+/// Asks a canary which card a device number stands for, and whether the card shares its memory with the CPU.
 pub const ASK_DEVICE: &str = "device";
-/// In the answer to `ASK_DEVICE`: the card shares its memory with the CPU (`INTEGRATED`), or has its own.
+/// In the answer to `ASK_DEVICE`, `INTEGRATED` means that the card shares its memory with the CPU, and `DISCRETE` that
+/// it has its own.
 pub const INTEGRATED: &str = "integrated";
 pub const DISCRETE: &str = "discrete";
 /// Asks a canary which compiler of device code a build would find in the given folders.
@@ -50,7 +53,7 @@ pub const ASK_NVRTC: &str = "nvrtc";
 pub const ASK_NVCC: &str = "nvcc";
 /// The environment variable that tells a worker the name of the supervisor's one-shot server.
 pub const SERVER_VARIABLE: &str = "OPT_WORKER_SERVER";
-/// The environment variable with the nonce by which the supervisor recognises its worker.
+/// The environment variable that contains the nonce by which the supervisor recognises its worker.
 pub const NONCE_VARIABLE: &str = "OPT_WORKER_NONCE";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,7 +79,7 @@ impl Role {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
     pub version: u32,
-    /// The worker's nonce, from its environment. A process with another nonce is not our worker.
+    /// The worker's nonce, from its environment. A process that sends another nonce is not the worker that was started.
     pub nonce: String,
     pub pid: u32,
     pub to_worker: IpcSender<ToWorker>,
@@ -86,14 +89,14 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     Start(Box<Task>),
-    /// The supervisor watches this runner through a pidfd. The runner may begin.
+    /// The supervisor now watches this runner through a pidfd, so the runner may begin.
     RunnerWatched {
         pid: u32,
     },
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
-    /// supervisor killed the runner, or if Linux ended it at the limit of its control group. `tasks_refused` is true if
-    /// a control group above the runner's own refused a process or thread while the runner ran. `peak_owed` is the
-    /// largest owed memory of the runner that the supervisor measured.
+    /// supervisor killed the runner, or if Linux ended it at the limit of its control group. `tasks_refused` is true
+    /// if, while the runner ran, a control group above the runner's own refused to start a process or thread.
+    /// `peak_owed` is the largest amount of owed memory that the supervisor measured for the runner.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
@@ -123,7 +126,7 @@ pub enum KillReason {
     DeviceLost,
     /// A load, call or build exceeded its time limit.
     Timeout { limit: Duration },
-    /// The process was still running this long after SIGSTOP.
+    /// The process was still running when this much time had passed since it was sent SIGSTOP.
     WouldNotStop { limit: Duration },
     /// Something other than its worker stopped the process.
     Stopped,
@@ -133,7 +136,7 @@ pub enum KillReason {
     Interrupted,
     /// The worker of the process died, or has no lease for it.
     Orphaned,
-    /// The worker sent no hello in time, or an invalid one, or one of another version.
+    /// The worker did not send its hello in time, or sent an invalid one or one of another version.
     NotReady,
     /// The worker reported that it cannot continue.
     WorkerFault,
@@ -146,8 +149,8 @@ pub enum KillReason {
 }
 
 impl KillReason {
-    /// The reason in words. `None` for reasons with figures, and for those that depend on the killed process: callers
-    /// describe these themselves.
+    /// The reason in words. `None` for reasons that include numbers, and for reasons whose wording depends on the
+    /// killed process: callers describe these themselves.
     pub fn words(&self) -> Option<&'static str> {
         match self {
             Self::RunnerMemory { .. }
@@ -205,17 +208,18 @@ pub struct BuildTask {
     /// The card's compute capability; `None` on another device.
     pub capability: Option<ComputeCapability>,
     pub build: BuildSettings,
-    /// The launches, if the compiler needs them; otherwise empty.
+    /// The launches, if the compiler must be given them; otherwise empty.
     pub launch: Launch,
-    /// The calls that the compiler needs. `None` if it needs none.
+    /// The recorded calls, if the compiler must be given them; otherwise `None`.
     pub recorded: Option<RecordedCalls>,
     /// The compiler's memory limit: `build.memory`, or less if the run's ceiling leaves less.
     pub memory: Bytes,
-    /// The folder to which the artifact is copied, under a name with its digest.
+    /// The folder to which the artifact is copied, under a name that contains the artifact's digest.
     pub artifacts: PathBuf,
-    /// The room that is left for artifacts of this run.
+    /// The number of bytes that artifacts of this run may still take.
     pub artifacts_room: Bytes,
-    /// The folder for temporary files. The worker removes its own; a new or resumed run empties the folder.
+    /// The folder for temporary files. The worker removes the files that it made, and a new or resumed run empties the
+    /// folder.
     pub scratch: PathBuf,
     pub closed: HiddenPaths,
 }
@@ -226,9 +230,9 @@ pub struct RecordedCalls {
     /// The captures: all entries of the job, or only the first.
     pub entries: Vec<PathBuf>,
     pub signature: Signature,
-    /// The recorded function, if the compiler compiles that function and not sources.
+    /// The name of the recorded function, if the compiler compiles that function instead of sources.
     pub function: Option<String>,
-    /// The number of threads of a call.
+    /// The number of threads that a call uses.
     pub threads: u32,
 }
 
@@ -237,21 +241,21 @@ pub struct RecordedCalls {
 pub struct HiddenPaths {
     /// Captures, results and the plan. They stay hidden even if the plan names a folder that contains them.
     pub files: Vec<PathBuf>,
-    /// The plan's folder. It stays hidden even if it is in a system folder, except for the paths in it that the plan
-    /// names.
+    /// The folder that contains the plan. It stays hidden even if it is in a system folder, except for paths in this
+    /// folder that the plan names.
     pub home: PathBuf,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryRef {
     pub id: EntryId,
-    /// The file stem: `entry_000123`.
+    /// The name of the capture's file without its suffix, such as `entry_000123`.
     pub name: String,
     pub path: PathBuf,
-    /// The state of the file when its headers were read.
+    /// The identity that the file had when its headers were read, by which later changes are noticed.
     pub identity: Option<FileIdentity>,
-    /// The number of entries that this one stands for: those of its signature class or, if a profile times every entry,
-    /// 1.
+    /// The number of entries that this one represents: the size of its signature class or, if a profile times every
+    /// entry, 1.
     pub weight: u64,
     /// The paths of arguments that have the same values in other entries.
     pub repeated: Vec<String>,
@@ -264,7 +268,7 @@ impl EntryRef {
     }
 }
 
-/// A candidate that is called, with its artifact, the way in which it is called, and its limits.
+/// A candidate that a worker is to call, with its artifact, the way in which it is called, and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
@@ -272,7 +276,7 @@ pub struct Callee {
     pub launcher: Launcher,
     /// The symbol that a runner looks up. The steps of a launch name their own symbols.
     pub symbol: String,
-    /// The worker's launches. Empty if the artifact has host code.
+    /// The launches that the worker makes for each call. Empty if the artifact has host code, which makes its own.
     pub launch: Launch,
     pub signature: Signature,
     pub limits: LimitSettings,
@@ -281,7 +285,8 @@ pub struct Callee {
     pub closed: HiddenPaths,
     /// `[build] python`, for launchers that need an interpreter.
     pub python: String,
-    /// The form of an interpreter's calls. With `Form::Recorded`, `symbol` names the recorded function.
+    /// The form in which an interpreter passes the arguments of a call. With `Form::Recorded`, `symbol` names the
+    /// recorded function.
     pub form: Form,
 }
 
@@ -291,12 +296,12 @@ pub struct VerifyTask {
     /// The entries, in the order in which they are called.
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
-    /// The largest sum of unmapped inputs and outputs over consecutive entries that share a runner. With zero, every
-    /// entry has its own runner.
+    /// The largest sum of unmapped inputs and outputs (U + O) over consecutive entries that share a runner. If it is
+    /// zero, every entry has its own runner.
     pub shared_runner: Bytes,
     /// The most device memory that the worker may use at once, if it launches the candidate itself.
     pub device_cap: Bytes,
-    /// True if captures that the task brought into the page cache are dropped from it afterwards.
+    /// True if pages of captures that this task brought into the page cache are to be dropped afterwards.
     pub drop_cache: bool,
 }
 
@@ -311,12 +316,13 @@ pub struct ProfileTask {
     pub depth: Depth,
     /// The most device memory that may be allocated at once. Zero on the CPU.
     pub device_cap: Bytes,
-    /// Parameters, or paths of arguments, that keep their values in every timed call, regardless of `profile.vary`.
+    /// The parameters, or paths of arguments, that must keep their captured values in every timed call, regardless of
+    /// `profile.vary`.
     pub constant: Vec<String>,
-    /// True if captures that a batch brought into the page cache are dropped from it afterwards.
+    /// True if pages of captures that a batch brought into the page cache are to be dropped afterwards.
     pub drop_cache: bool,
-    /// The seed for the order of blocks, the choice of slots, poisons and new inputs. Every candidate and stage has its
-    /// own.
+    /// The seed for the order of blocks, the choice of slots, the poison and the new inputs. Every candidate has a
+    /// different seed in every stage.
     pub seed: [u8; 32],
 }
 
@@ -325,12 +331,12 @@ impl ProfileTask {
         self.device_cap != Bytes::ZERO
     }
 
-    /// The largest size of the inputs of one call that vary.
+    /// The largest total size of those inputs of one call that may vary.
     pub fn largest_varied(&self) -> Bytes {
         formula::largest_varied(self.is_on_card(), self.profile.cache_state)
     }
 
-    /// The largest V of an entry.
+    /// The largest V (memory for varied inputs) of any entry.
     pub fn varied(&self) -> Bytes {
         let of_entry = |numbers: &EntryNumbers| {
             if self.is_on_card() { numbers.varied_on_card } else { numbers.varied }
@@ -344,7 +350,8 @@ impl ProfileTask {
 pub enum Depth {
     /// One process for each side, and few pairs.
     Screen,
-    /// As many processes and pairs as are necessary until intervals are as narrow as the plan requires, or time is up.
+    /// As many processes and pairs as are needed until the intervals are as narrow as the plan requires, or until the
+    /// time is up.
     Full,
 }
 
@@ -360,11 +367,11 @@ pub struct ReplayTask {
     pub device_cap: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// The number of steps ahead of the running one whose tensors are fetched.
+    /// The number of steps for which tensors are fetched in advance, counted from the step after the running one.
     pub prefetch: u32,
-    /// The file with catalog and schedule. It is created if it does not exist.
+    /// The file that contains the replay's catalog and schedule. It is created if it does not exist.
     pub recording: PathBuf,
-    /// True if captures that the task brought into the page cache are dropped from it afterwards.
+    /// True if pages of captures that this task brought into the page cache are to be dropped afterwards.
     pub drop_cache: bool,
 }
 
@@ -381,27 +388,28 @@ pub struct ReplayCallee {
     pub verify: VerifySettings,
 }
 
-/// The figures, besides a runner's memory limit, from which the limits of its control group follow.
+/// The numbers that, together with a runner's memory limit, determine the limits of the runner's control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
-    /// The size of the runner's mapped files. Linux charges their cached pages to the group that touches them first.
-    /// The pages must not be evicted while the runner is timed.
+    /// The size of the files that the runner maps. It is added to the group's memory limit, because Linux charges
+    /// cached pages to the group that touches them first, and these pages must not be evicted while the runner is
+    /// timed.
     pub files: Bytes,
     /// The largest number of threads and processes.
     pub tasks: u32,
-    /// True for a compiler, which starts processes: the memory of its whole tree counts.
+    /// True for a compiler. As a compiler starts further processes, the memory of its whole process tree is counted.
     pub tree: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// The worker has started a process that may become a runner later. Until then, it runs only our own code.
+    /// The worker has started a process that may become a runner later. Until then, the process runs only our own code.
     RunnerAhead {
         pid: u32,
         start_time: u64,
     },
-    /// A runner has started, and waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these
-    /// messages, compilers count as runners.
+    /// A runner has started, and waits until the supervisor has opened its pidfd and answered with `RunnerWatched`. In
+    /// these messages, a compiler is called a runner too.
     RunnerStarted {
         lease: LeaseId,
         pid: u32,
@@ -409,9 +417,10 @@ pub enum FromWorker {
         start_time: u64,
         /// The memory that this runner may owe before the supervisor kills it.
         limit: Bytes,
-        /// The size of all memory files that it maps. The tree owes them once, however often they are mapped.
+        /// The total size of the memory files that it maps. The process tree owes each of them only once, even if
+        /// several processes map it.
         shared: Bytes,
-        /// The part of `shared` whose memory files its worker holds and owes.
+        /// The part of `shared` that consists of memory files which its worker keeps open and owes.
         of_worker: Bytes,
         /// The private memory that it shares with its zygote. The zygote owes this memory until the runner writes to
         /// it.
@@ -428,12 +437,12 @@ pub enum FromWorker {
     NoZygote {
         why: String,
     },
-    /// The size of the worker's memory files that no runner is charged for.
+    /// The size of those memory files of the worker that are not charged to any runner.
     Holds {
         bytes: Bytes,
     },
-    /// The worker asks for a runner to be killed. The supervisor records the reason, then kills it through its own
-    /// pidfd.
+    /// The worker asks the supervisor to kill a runner. The supervisor records the reason, then kills it through its
+    /// own pidfd.
     KillWanted {
         pid: u32,
         reason: KillReason,
@@ -442,7 +451,7 @@ pub enum FromWorker {
     RunnerDied {
         pid: u32,
     },
-    /// The protections that this worker's first runner could enforce on itself, and those that it could not.
+    /// The protections, each with the information whether this worker's first runner could enforce it on itself.
     Enforced {
         protections: Vec<Protection>,
     },

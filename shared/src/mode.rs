@@ -1,4 +1,4 @@
-//! The two ways to end a run or a worker on request.
+//! Defines the two ways to end a run or a worker on request: after the attempts in progress, or at once.
 
 use serde::{Deserialize, Serialize};
 

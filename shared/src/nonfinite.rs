@@ -72,7 +72,7 @@ impl Visitor<'_> for NumberOrText {
     }
 }
 
-/// The same for an optional number. `None` is written as `null`.
+/// Does the same for an optional number. `None` is written as `null`.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

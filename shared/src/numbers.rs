@@ -1,4 +1,4 @@
-//! The sizes of one recorded call, computed from headers alone. They are terms of the memory formulas.
+//! The sizes of one recorded call, which are computed from headers alone and used in the memory formulas.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::units::Bytes;
 pub struct EntryNumbers {
     /// Size of the file when the plan was checked. A different size later is a capture error.
     pub file: Bytes,
-    /// I: distinct bytes of all inputs. The size limit of a batch applies to their sum.
+    /// I: the size of all inputs, with bytes that several inputs share counted once. The size limit of a batch applies
+    /// to the sum of I over its entries.
     pub inputs: Bytes,
     /// O: bytes of all outputs, as allocated for a verification.
     pub outputs: Bytes,
@@ -21,14 +22,14 @@ pub struct EntryNumbers {
     pub buffers: u32,
     /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,
-    /// V on a card.
+    /// V if the entry runs on a card.
     pub varied_on_card: Bytes,
-    /// U: input bytes that cannot be mapped in place and are owed.
+    /// U: the number of input bytes that cannot be mapped in place. They are copied, and are therefore owed memory.
     pub unmapped: Bytes,
     /// The memory that copies of the inputs take.
     pub copied: Bytes,
-    /// The parts of the inputs that other entries of the job use too, as far as headers show it: large parts of
-    /// captures in a store.
+    /// The parts of the inputs that other entries of the job use too, as far as this can be seen from headers. Only
+    /// large parts of captures in a store are recognised.
     #[serde(serialize_with = "as_slice", deserialize_with = "of_list")]
     pub constants: Arc<[Constant]>,
 }

@@ -1,34 +1,38 @@
-//! The peak memory of a load, computed from sizes. Loads use its `upload_order`, and tests compare their peaks with the
-//! formula.
+//! Computes the peak memory of loading storages onto a device, and the order in which to upload them. Loads follow
+//! `upload_order`, and tests compare their actual peaks with the formula.
 //!
 //! Peak = W + max(A, w) + k·s, with these terms:
 //!
-//! - W is the size of all distinct storages that are used, each rounded up to whole grains of the device. A storage
-//!   counts once, however many tensors it holds, and does not count if nothing uses it.
-//! - A is the size of all allocations after the last upload (outputs, activations, workspace), in whole grains.
-//! - w is the additional host memory of a source at the worst moment. While a storage is uploaded, its source has
-//!   `held` bytes in memory, and later storages are not allocated yet. w is therefore the largest value of `held` minus
-//!   the size of the later storages, and at least 0. Sources that are read straight into slots hold nothing. Storages
-//!   are uploaded in falling order of `held`; no order has a lower peak.
+//! - W is the size of all distinct storages that are used, each rounded up to a multiple of the device's allocation
+//!   unit (grain). A storage that several tensors share is counted once, and a storage that nothing uses is not
+//!   counted.
+//! - A is the size of all allocations after the last upload (outputs, activations, workspace), each rounded up in the
+//!   same way.
+//! - w is the memory that sources take on the host, in addition to W, at the worst moment. A source is what a storage's
+//!   bytes are read from. While a storage is uploaded, its source has `held` bytes in memory, and later storages are
+//!   not allocated yet. w is therefore the largest value of `held` minus the size of the later storages, and at least
+//!   0. A source that is read directly into staging slots holds nothing. Storages are uploaded in falling order of
+//!   `held`, because no other order has a lower peak.
 //! - s is the size of a staging slot, and k is the number of slots: one for each chunk of s bytes in the load, up to
-//!   the allowed maximum. Slots are allocated before the first upload and kept, so they add to every other term.
+//!   the allowed maximum. Slots are allocated before the first upload and kept to the end, so k·s is added to all other
+//!   terms.
 
 use std::cmp::Reverse;
 
 use crate::units::Bytes;
 
-/// A storage to be placed.
+/// A storage that is to be loaded onto a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
     pub bytes: Bytes,
-    /// Host memory that the storage's source holds during the upload.
+    /// The host memory that the storage's source takes during the upload.
     pub held: Bytes,
 }
 
-/// The properties of a device and its staging on which the peak depends.
+/// The properties of a device and of its staging memory that determine the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The device allocates multiples of this size.
+    /// The device's allocation unit: every allocation takes a multiple of it.
     pub grain: Bytes,
     /// The number of staging slots, and the size of each.
     pub slots: u64,
@@ -37,18 +41,19 @@ pub struct Terms {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
-    /// W.
+    /// W: the size of all distinct storages.
     pub weights: Bytes,
-    /// A.
+    /// A: the size of all later allocations.
     pub after: Bytes,
-    /// w.
+    /// w: the additional host memory of the sources.
     pub source: Bytes,
-    /// k·s.
+    /// k·s: the size of all staging slots.
     pub staging: Bytes,
 }
 
 impl Peak {
-    /// The peak of loading these distinct storages, none of which is resident yet, and of the allocations that follow.
+    /// Computes the terms of the peak for loading these distinct storages, none of which is resident yet, and for the
+    /// allocations that follow.
     pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
         let placed = |bytes| whole_grains(bytes, terms.grain);
         let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();
@@ -111,11 +116,13 @@ mod tests {
         for (storages, after, terms, peak) in [
             (&[][..], &[][..], [0, 0, 0, 0], 0),
             (&[], &[9], [0, 12, 0, 0], 12),
-            // Streamed storages: their sources hold nothing, and there are one or two slots.
+            // The storages of this row and the next are streamed: their sources hold nothing, and there are one or two
+            // slots.
             (&[(10, 0)], &[1], [12, 4, 0, 10], 26),
             (&[(11, 0)], &[1], [12, 4, 0, 20], 36),
             (&[(0, 0), (5, 0), (5, 0), (5, 0)], &[], [24, 0, 0, 20], 44),
-            // The last source adds all that it holds. An earlier one adds what it holds beyond the later storages.
+            // The last source adds all the memory that it holds. An earlier source adds only what exceeds the size of
+            // the later storages.
             (&[(8, 8)], &[4], [8, 4, 8, 10], 26),
             (&[(8, 8)], &[40], [8, 40, 8, 10], 58),
             (&[(8, 0), (8, 8)], &[], [16, 0, 0, 20], 36),
@@ -128,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Computes the peak of loading in this order by going through it step by step.
+    /// Computes the peak of loading storages in this order by simulating the load step by step.
     fn walk(storages: &[(u64, u64)], order: &[usize]) -> u64 {
         let mut placed = 0;
         let mut peak = 0;

@@ -1,9 +1,10 @@
-//! Reads the files that describe a process below `/proc`.
+//! Reads the text files below `/proc` that describe a process.
 
 use std::io;
 
-/// Returns the text of `/proc/PID/NAME`. `stat` and `status` contain the process's name, which the process may choose.
-/// Bytes of it that are not UTF-8 are replaced, so that no process can make these files unreadable.
+/// Returns the text of `/proc/PID/NAME`. `stat` and `status` contain the process's name, which the process can choose.
+/// Bytes that are not UTF-8 are replaced, because otherwise a process could make these files unreadable by its choice
+/// of name.
 pub fn read(pid: u32, name: &str) -> io::Result<String> {
     std::fs::read(format!("/proc/{pid}/{name}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

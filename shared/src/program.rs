@@ -1,9 +1,10 @@
-//! Finds programs that a plan names.
+//! Finds the file of a program that a plan names.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-/// Returns the path of a program, given its name on `PATH` or a path. `None` if there is no such file.
+/// Returns the path of a program, given either its path or a name that is looked up in `PATH`. `None` if there is no
+/// such file.
 pub fn find(name: &str) -> Option<PathBuf> {
     find_in(name, std::env::var_os("PATH").as_deref())
 }

@@ -1,16 +1,16 @@
-//! The list of all protections that a sandbox can have. A machine may be unable to enforce some of them.
+//! Lists all protections that a sandbox can have. A machine may be unable to enforce some of them.
 //!
 //! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Canaries test
 //! the protections before a run, and the first runner of each worker reports which of them it could enforce on itself.
 
 use serde::{Deserialize, Serialize};
 
-/// A protection as found on this machine.
+/// A protection, and whether it is in force on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
     pub name: String,
     pub present: bool,
-    /// The reason why the protection is missing, or the variant that is in force.
+    /// The reason why the protection is missing or, if it is present, the variant that is in force.
     pub detail: String,
 }
 
@@ -43,14 +43,16 @@ pub struct ProtectionKind {
     /// True if candidates should not be run on a machine that lacks this protection.
     pub needed: bool,
     pub stops: &'static str,
-    /// The canary's test of it, as a fragment in the past tense.
+    /// What a canary's successful test shows, as a fragment in the past tense.
     pub proof: &'static str,
     pub remedy: &'static str,
-    /// The canary's attempts. Empty if the supervisor tests the protection from outside.
+    /// The operations that a canary attempts in order to test the protection. Empty if the supervisor tests the
+    /// protection from outside.
     pub attempts: &'static [Attempt],
 }
 
-/// The name of an attempt and its allowed answers. Linux can refuse some attempts in several ways.
+/// The name of an attempt, and the results that prove the protection. There may be more than one such result, because
+/// Linux can refuse some attempts in several ways.
 pub type Attempt = (&'static str, &'static [&'static str]);
 
 const REFUSED: &[&str] = &["EPERM"];
@@ -297,7 +299,8 @@ mod tests {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
-        // A protection without attempts would never count as present, unless it is tested from outside.
+        // A protection without attempts must be tested from outside, because otherwise it would never be found to be
+        // present.
         let from_outside: Vec<&str> =
             PROTECTIONS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
         assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);

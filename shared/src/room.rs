@@ -1,4 +1,4 @@
-//! The room that a machine has for more files and processes.
+//! Measures how much room a machine has for more files and processes.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// The room at one moment. A figure is `None` if there is no limit, or if it was not read.
+/// The room at one moment. A field is `None` if there is no limit, or if the number was not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
     /// The free space on a disk, without the part that only root may use.
@@ -20,11 +20,12 @@ pub struct Room {
 }
 
 impl Room {
-    /// Reads the room on the disk of a path, which must exist. Blocks while the disk does not answer.
+    /// Reads the room on the disk that contains `path`, which must exist. Blocks for as long as the disk does not
+    /// respond.
     pub fn on_disk_of(path: &Path) -> io::Result<Self> {
         let disk = statvfs(path)?;
         Ok(Self {
-            // File systems that do not know their size report 0.
+            // File systems that cannot tell their size report 0.
             disk: (disk.f_blocks != 0).then_some(Bytes::new(disk.f_frsize).saturating_mul(disk.f_bavail)),
             // File systems that allocate inodes as needed report 0.
             inodes: (disk.f_files != 0).then_some(disk.f_favail),
@@ -32,7 +33,7 @@ impl Room {
         })
     }
 
-    /// Returns the smaller of each pair of figures. `None` counts as larger than any number.
+    /// Returns the smaller value of each field. `None` is treated as larger than any number.
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {

@@ -1,7 +1,7 @@
-//! The resolved settings of a plan, as workers get them. Every setting has a value.
+//! Defines the settings of a plan in the form that workers get: resolved, so that every setting has a value.
 //!
-//! All defaults are in `configs/default.toml`, so no table of settings implements `Default`, except for an override of
-//! tolerances, which may be empty.
+//! No table of settings implements `Default`, because all defaults are in `configs/default.toml`. The only exception is
+//! an override of tolerances, which may be empty.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::capture::DType;
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
-/// `[verify]`.
+/// The settings of `[verify]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerifySettings {
     pub tolerance: ToleranceProfile,
@@ -24,7 +24,7 @@ pub struct VerifySettings {
     pub nonfinite: Nonfinite,
     /// The number of calls per entry, at least 2. Each call has different poison.
     pub repeats: u32,
-    /// The number of failing entries after which an attempt ends. With 0, all entries are run.
+    /// The number of failing entries after which an attempt ends. If it is 0, all entries are run.
     pub stop_after: u32,
     pub call_timeout: Duration,
     pub seed: u64,
@@ -51,34 +51,36 @@ pub struct ToleranceOverride {
 pub enum Nonfinite {
     /// NaN and infinities must be at the same positions as in the expected output.
     Match,
-    /// Any NaN or infinity in the actual output fails.
+    /// A NaN or an infinity anywhere in the actual output is a failure.
     Reject,
 }
 
-/// `[profile]`.
+/// The settings of `[profile]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileSettings {
     pub protocol: Protocol,
     pub entries: ProfileEntries,
-    /// The project whose rules the plan asks for. The other settings already follow these rules.
+    /// The project whose rules the plan asks for. The other settings in this table have already been set according to
+    /// these rules.
     pub parity: Parity,
     pub batch_bytes: Bytes,
     pub cache_state: CacheState,
     pub inputs: InputMemory,
-    /// The half-width of the interval at which an entry's timing ends, as a fraction of the estimate (0.01 for
-    /// `"1%"`).
+    /// The noise at which the timing of an entry ends: the half-width of the confidence interval as a fraction of the
+    /// estimate (0.01 for `"1%"`).
     pub max_noise: f64,
     pub entry_timeout: Duration,
-    /// The time that all timing of a job should take.
+    /// The time that the timing of a job should take in total.
     pub budget: Duration,
-    /// The smallest difference that counts as faster, as a fraction (0.02 for `"2%"`).
+    /// The smallest improvement for which a candidate is called faster, as a fraction (0.02 for `"2%"`).
     pub min_improvement: f64,
     pub vary: Vary,
     pub priority: Priority,
 }
 
 impl ProfileSettings {
-    /// True if a batch of this many entries is timed in turns. KernelForge's rules demand one entry after another.
+    /// True if the entries of a batch of this size are timed in turns. KernelForge's rules demand that entries are
+    /// timed one after another.
     pub fn rotates(&self, entries: usize) -> bool {
         self.cache_state == CacheState::Rotate && self.protocol == Protocol::Paired && 1 < entries
     }
@@ -96,7 +98,7 @@ pub enum Parity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// The same as that of other processes.
+    /// The same priority as other processes.
     None,
     /// A higher priority than all processes without real-time priority (`SCHED_FIFO`).
     Realtime,
@@ -142,22 +144,23 @@ pub enum InputMemory {
     Copied,
 }
 
-/// `[limits]`: the limits of a runner.
+/// The settings of `[limits]`: the limits of a runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitSettings {
     /// `None` is `"auto"`: max(256 MiB, inputs) + 8 MiB × threads.
     pub memory: Option<Bytes>,
     /// `None` is `"cores"`.
     pub threads: Option<u32>,
-    /// `None` is `"auto"`: 4 × threads. If Linux counts the user's other processes too, their number is added.
+    /// `None` is `"auto"`: 4 × threads. If Linux includes the user's other processes in its count, their number is
+    /// added.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// The number of bytes that are kept from the beginning of stdout, and from the beginning of stderr.
+    /// The number of bytes that are kept of stdout, and of stderr, in each case from the beginning.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }
 
-/// `[build]`.
+/// The settings of `[build]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildSettings {
     pub cc: String,
@@ -202,7 +205,7 @@ impl BuildSettings {
     }
 }
 
-/// `[recycle]`.
+/// The settings of `[recycle]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecycleSettings {
     pub before_profile: BeforeProfile,

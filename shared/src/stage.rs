@@ -1,4 +1,4 @@
-//! The stages of a candidate or a replay, in order.
+//! Defines the stages of a candidate or a replay, in order.
 //!
 //! This is the only list of stages. Plans, the database, results and reports use its names.
 
@@ -12,8 +12,8 @@ pub enum Stage {
     /// A short profile that shows which candidates need no further timing.
     Screen,
     Profile,
-    /// A second profile of the best candidates. The first profile flatters them, because the best of many measured
-    /// times is partly due to chance.
+    /// A second profile of the best candidates. It is needed because the first profile overestimates them: the best of
+    /// many measured times is partly due to chance.
     Confirm,
     Replay,
 }

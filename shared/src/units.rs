@@ -1,4 +1,4 @@
-//! `Bytes`, the type for numbers of bytes, and the conversion of numbers to indices.
+//! Defines `Bytes`, the type for numbers of bytes, and the conversion of numbers to indices.
 //!
 //! Times are `std::time::Duration`. Only the plan parses times from text.
 
@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Converts a count, an offset or an address to an index in this process. A value that does not fit does not wrap to a
-/// small index. It becomes the largest one, which the allocator or a slice refuses.
+/// Converts a count, an offset or an address to an index in this process. A value that is too large does not wrap
+/// around to a small index. It becomes the largest index, which allocators and slices refuse.
 #[inline]
 pub const fn to_index(number: u64) -> usize {
     if number > usize::MAX as u64 {

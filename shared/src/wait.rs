@@ -1,4 +1,4 @@
-//! Waits for a descriptor, with a time limit.
+//! Waits, with a time limit, until a descriptor is readable.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

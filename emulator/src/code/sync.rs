@@ -1,4 +1,4 @@
-//! Barriers of a block, and barriers in shared memory.
+//! Defines the operations on barriers of a block and on barriers in shared memory.
 
 use super::tensor::Address;
 use super::{Guard, MemorySpace, Slot};
@@ -16,11 +16,11 @@ pub enum BarrierMode {
 #[derive(Clone, Copy, Debug)]
 pub struct BarrierOp {
     pub mode: BarrierMode,
-    /// The row with the barrier's index.
+    /// The row that contains the barrier's index.
     pub index: u32,
-    /// The row with the number of participating threads; `None` for all threads of the block.
+    /// The row that contains the number of participating threads; `None` for all threads of the block.
     pub threads: Option<u32>,
-    /// Whether the lanes of a warp must not wait at different instructions.
+    /// Whether it is a fault if lanes of one warp wait for the barrier at different instructions.
     pub aligned: bool,
     pub to: Option<Slot>,
     pub flag: Option<Guard>,
@@ -53,14 +53,14 @@ pub enum MbarrierOp {
         at: Address,
         /// The number of arrivals; 1 by default.
         count: Option<Slot>,
-        /// The state before the arrivals.
+        /// The register that gets the state before the arrivals.
         state: Slot,
-        /// Whether later phases need fewer arrivals.
+        /// Whether the arriving threads no longer take part in later phases, which then require fewer arrivals.
         drops: bool,
         /// Whether the arrivals may complete the phase.
         completes: bool,
     },
-    /// `cp.async.mbarrier.arrive`: arrives when the thread's copies are complete.
+    /// `cp.async.mbarrier.arrive`: the thread arrives when its copies are complete.
     ArriveAfterCopies {
         space: MemorySpace,
         at: Address,
@@ -72,7 +72,7 @@ pub enum MbarrierOp {
         space: MemorySpace,
         at: Address,
         phase: MbarrierPhase,
-        /// The row of the predicate that is set.
+        /// The row of the predicate that gets the result.
         to: u32,
     },
     /// Extracts the number of pending arrivals from a state.

@@ -1,4 +1,4 @@
-//! Asynchronous copies to shared memory, and operations on small matrices that a warp holds in its registers.
+//! Defines asynchronous copies to shared memory, and operations on small matrices that a warp holds in its registers.
 
 use super::{Guard, MemorySpace, Slot};
 
@@ -30,7 +30,7 @@ pub enum CopyOp {
     },
     /// Closes the group of copies that were started since the last commit.
     Commit,
-    /// Waits until at most this number of the newest groups are pending.
+    /// Waits until only this number of groups, the newest ones, may still be pending.
     WaitForGroups(u32),
     WaitForAll,
 }
@@ -72,7 +72,8 @@ pub struct Fragment {
 pub struct StoredMatrix {
     pub space: MemorySpace,
     pub at: Address,
-    /// The number of elements between the beginnings of two lines; by default, the lines adjoin.
+    /// The number of elements between the beginnings of two lines (rows or columns). If it is missing, the lines
+    /// adjoin.
     pub stride: Option<Slot>,
     /// Whether the lines are columns.
     pub by_columns: bool,

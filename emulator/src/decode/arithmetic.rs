@@ -105,7 +105,7 @@ fn doubled(ty: Type) -> Type {
     }
 }
 
-/// The variant of `Op` that computes this operation in a vectorised loop; `None` if there is none.
+/// Returns the variant of `Op` that computes this operation in a vectorised loop; `None` if there is no such variant.
 fn fast_integer(op: IntegerOp, ty: Type, to: Slot, from: &[Slot]) -> Option<Op> {
     use IntegerOp as I;
     let signed = ty.is_signed();
@@ -242,7 +242,7 @@ fn float<'a>(
         function.flush = false;
     }
     let [to, from @ ..] = operands else { return Err(qualifiers.wrong_operands()) };
-    // Only newer devices support a third operand of `min` and `max`.
+    // A third operand of `min` and `max` is refused, because only newer devices support it.
     if from.len() != count {
         return Err(if is_extreme { qualifiers.unsupported() } else { qualifiers.wrong_operands() });
     }

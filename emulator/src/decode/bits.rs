@@ -1,4 +1,4 @@
-//! Decodes logic, shifts and bit fields.
+//! Decodes logical operations, shifts, and operations on bit fields.
 
 use super::builder::Builder;
 use super::operands::low;
@@ -154,7 +154,7 @@ fn flags<'a>(
     Ok(())
 }
 
-/// The operand, if it is a literal integer of at most `max`.
+/// Returns the operand's value, if the operand is a literal integer of at most `max`.
 fn literal(operand: Option<&Operand<'_>>, max: u64) -> Option<u32> {
     match operand {
         Some(Operand::Number(Number::Integer(value))) if *value <= max => Some(low(*value)),
@@ -191,7 +191,7 @@ fn permute<'a>(
         ("ecr", Permute::EdgeRight),
         ("rc16", Permute::Replicate16),
     ]);
-    // In `prmt.b32.f4e`, the type precedes the mode, so it is last once the mode has been taken.
+    // In `prmt.b32.f4e`, the type precedes the mode, so it is the last qualifier after the mode has been taken.
     let ty = qualifiers.ty()?;
     let ([to, a, b, c], Type::B32) = (operands, ty) else { return Err(qualifiers.wrong_operands()) };
     let to = builder.result(to, ty)?;

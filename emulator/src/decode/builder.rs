@@ -1,4 +1,4 @@
-//! The kernel under construction: names in scope, register rows, labels, and the code so far.
+//! Builds a kernel while it is decoded: keeps the names in scope, register rows, labels, and the code so far.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use crate::limits;
 use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Location, Position, RegisterClass, Source, Space, Statement, Variable};
 
-/// The meaning of a name.
+/// What a name stands for.
 #[derive(Clone, Copy, Debug)]
 pub enum Name {
     Register(Slot),
-    /// If `dynamic`, the address counts from the end of the static shared memory.
+    /// If `dynamic`, the address is counted from the end of the static shared memory.
     Variable {
         space: Space,
         address: u64,
@@ -41,7 +41,7 @@ impl Scope<'_> {
     }
 }
 
-/// A function that is being inlined, or the entry.
+/// The state of the function that is being decoded: the entry, or a function that is inlined.
 #[derive(Default)]
 pub struct Frame<'a> {
     scopes: Vec<Scope<'a>>,
@@ -56,7 +56,7 @@ pub struct Frame<'a> {
     pub targets: HashMap<&'a str, Vec<&'a str>>,
     /// The line from which the function is called.
     caller: Option<Location>,
-    /// The lines that were last reported for the positions of this function.
+    /// For each position of this function, the line that was last reported for it.
     lines: HashMap<Position, Location>,
 }
 
@@ -73,7 +73,7 @@ impl Frame<'_> {
     }
 }
 
-/// The longest path of a source that is compared with others.
+/// The longest path of a source that is compared with other paths, in bytes.
 const MAX_PATH: usize = 4096;
 
 pub struct Builder<'s, 'a> {
@@ -128,8 +128,9 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.frames.last_mut().expect("the entry's frame is never removed")
     }
 
-    /// Sets the line that is reported for the following instructions. A line of a header outside the kernel's folder, such
-    /// as one of the toolkit, would rarely help the author of a kernel, so the line that calls it is reported instead.
+    /// Sets the line that is reported for the following instructions. For code from a header outside the kernel's
+    /// folder, such as a header of the toolkit, the line that calls this code is reported instead, because a line of
+    /// the header would rarely help the author of a kernel.
     pub fn locate(&mut self, at: Position, inlined_at: Option<Position>) {
         if inlined_at.is_none() && self.frames.len() == 1 {
             self.home.get_or_insert(at.file);
@@ -251,7 +252,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         index_of(self.kernel.code.len())
     }
 
-    // Names.
+    // Methods for names.
 
     pub fn open_scope(&mut self) {
         let frame = self.frame();
@@ -387,7 +388,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         Ok(())
     }
 
-    // Labels.
+    // Methods for labels.
 
     pub fn declare_label(&mut self, line: u32, name: &'a str) -> Result<(), LoadError> {
         let position = self.position();
@@ -413,7 +414,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         Ok(())
     }
 
-    // Constants.
+    // Methods for constants.
 
     pub fn narrow_constant(&mut self, value: u32) -> u32 {
         if let Some(row) = self.narrow_constants.get(&value) {

@@ -1,4 +1,4 @@
-//! Decodes calls: the body of the called function is inlined, with its own scope of names.
+//! Decodes calls by inlining the body of the called function, with its own scope of names.
 
 use super::builder::{Builder, Name, index_of};
 use super::convert::temporary;
@@ -93,7 +93,8 @@ fn inline<'a>(
         }
     }
     builder.called.push(function.name);
-    // Values that a previous call wrote must not count as written.
+    // Local variables must be marked as never written, because they may still contain values that a previous call
+    // wrote.
     let start = builder.kernel.code.len();
     builder.emit(Op::Nothing);
     let outer_bytes = builder.kernel.local_bytes;
@@ -157,7 +158,8 @@ fn bind<'a>(
     Ok(bound)
 }
 
-/// The register that holds an argument. If the argument is a variable in memory, emits code that loads it first.
+/// Returns the register that contains an argument. If the argument is a variable in memory, first emits code that loads
+/// it.
 fn argument<'a>(
     builder: &mut Builder<'_, 'a>,
     operand: Option<&Operand<'a>>,

@@ -20,7 +20,7 @@ pub fn decode<'a>(
     }
 }
 
-/// The comparison that a qualifier names for this type.
+/// Returns the comparison of values of this type that a qualifier names.
 fn compare(name: &str, ty: Type) -> Option<Compare> {
     let is_float = ty.is_half() || matches!(ty, Type::F32 | Type::F64);
     let found = match name {
@@ -116,7 +116,7 @@ fn comparable(ty: Type) -> Option<Comparable> {
         Type::F32 => Some(Comparable::Float32),
         Type::S64 => Some(Comparable::Signed64),
         Type::U64 | Type::B64 => Some(Comparable::Unsigned64),
-        // 16-bit values are zero-extended.
+        // 16-bit values are zero-extended, so they can be compared as 32-bit values.
         Type::U16 | Type::B16 => Some(Comparable::Unsigned32),
         _ => None,
     }

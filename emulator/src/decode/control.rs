@@ -8,7 +8,7 @@ use crate::lane::Type;
 use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::Operand;
 
-/// The label that `ret` of an inlined function branches to.
+/// The label to which `ret` branches in an inlined function.
 pub const END_OF_BODY: &str = "end of the body";
 
 pub fn decode<'a>(

@@ -1,4 +1,4 @@
-//! Decodes moves, conversions of values, and conversions and tests of addresses.
+//! Decodes moves, conversions of values, and instructions that convert or test addresses.
 
 use super::builder::{Builder, Name};
 use super::operands::class_of;

@@ -1,4 +1,4 @@
-//! Decodes products of matrices that a warp holds in registers, and `wmma`, which also loads and stores them.
+//! Decodes instructions that multiply matrices in a warp's registers, and the loads and stores of `wmma`.
 
 use super::builder::Builder;
 use super::memory::address;
@@ -9,7 +9,7 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Operand, Space};
 
-/// M, N and K of a product of M × K by K × N elements.
+/// The numbers M, N and K of a product of a matrix of M × K elements and one of K × N elements.
 type Shape = (usize, usize, usize);
 
 const TYPES: [(&str, Element); 7] = [
@@ -23,7 +23,7 @@ const TYPES: [(&str, Element); 7] = [
 ];
 
 impl Element {
-    /// The number of elements in a register of 32 bits.
+    /// Returns the number of elements that fit into a register of 32 bits.
     pub fn in_register(self) -> usize {
         4 / self.bytes()
     }
@@ -56,12 +56,13 @@ impl Fragment {
         Self { role, element, rows, columns, registers: [0; 8], count: 0 }
     }
 
-    /// The number of registers that hold different elements.
+    /// Returns the number of registers that contain different elements.
     pub fn distinct(&self) -> usize {
         self.rows * self.columns / (32 * self.element.in_register())
     }
 
-    /// In `wmma`, factors of `f16` have eight registers, even if their elements need fewer.
+    /// Returns the number of registers in `wmma`, where a factor of `f16` has eight registers even if its elements fit
+    /// into fewer.
     fn count_in_wmma(&self) -> usize {
         if self.element == Element::F16 && self.role != Role::Sum { 8 } else { self.distinct() }
     }
@@ -93,10 +94,11 @@ impl Fragment {
     }
 }
 
-/// The types of a product's result, factors and added matrix.
+/// The types of the elements of a product's result, its two factors, and the matrix that is added.
 type Types = [Element; 4];
 
-/// Whether the result and the added matrix of a product can have these types, apart from the shape.
+/// Whether the result and the added matrix of a product can have these types. Restrictions by the shape are not checked
+/// here.
 fn sums_fit([to, first, second, sum]: Types) -> bool {
     use Element::{Bf16, F16, F32, S8, S32, Tf32, U8};
     match (first, second) {
@@ -140,7 +142,7 @@ pub fn wmma<'a>(
     ]);
     let rest = ["sync", "aligned"].map(|name| qualifiers.take(name));
     let (Some(shape), [true, true]) = (shape, rest) else { return Err(qualifiers.unsupported()) };
-    // The only shape with K = 8 is that of `tf32`.
+    // The factors are `tf32` if and only if K is 8.
     let fits = |factor: Element| (factor == Tf32) == (shape.2 == 8);
     if qualifiers.take("mma") {
         let layouts: [Option<()>; 2] =

@@ -15,7 +15,8 @@ pub fn decode<'a>(
 ) -> Result<(), LoadError> {
     let names = ["init", "inval", "arrive", "arrive_drop", "test_wait", "pending_count"];
     let name = names.into_iter().find(|name| qualifiers.take(name));
-    // The memory order of an instruction that names none. This compute capability supports no other.
+    // This is the memory order of an instruction that does not name one. The device's compute capability supports no
+    // other.
     let order = match name {
         Some("arrive" | "arrive_drop") => Some("release"),
         Some("test_wait") => Some("acquire"),
@@ -38,7 +39,8 @@ pub fn decode<'a>(
             let completes = !qualifiers.take("noComplete");
             let count = match count {
                 [] if completes => None,
-                // On newer GPUs, such an arrival may complete the phase.
+                // This form is refused, because it requires a newer GPU, on which such an arrival may complete the
+                // phase.
                 [_] if completes => return Err(qualifiers.unsupported()),
                 [one] => Some(builder.value(one, Type::U32)?),
                 _ => return Err(qualifiers.wrong_operands()),
@@ -66,7 +68,7 @@ pub fn decode<'a>(
     Ok(())
 }
 
-/// Decodes `cp.async.mbarrier.arrive`, whose first two words are taken.
+/// Decodes `cp.async.mbarrier.arrive`, whose first two words the caller has already taken.
 pub fn arrive_after_copies<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,

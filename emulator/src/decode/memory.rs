@@ -36,7 +36,7 @@ pub const IGNORED: [&str; 22] = [
     "weak",
 ];
 
-/// What a cache policy is created from.
+/// The kind of value from which a cache policy is created.
 #[derive(Clone, Copy)]
 enum PolicyKind {
     Fraction,
@@ -84,7 +84,7 @@ pub fn decode<'a>(
     }
 }
 
-/// A change of a cache line's priority has no effect on this device.
+/// Decodes a change of a cache line's priority, which has no effect on this device.
 fn priority<'a>(
     builder: &mut Builder<'_, 'a>,
     space: Space,
@@ -162,7 +162,7 @@ fn space(qualifiers: &mut Qualifiers<'_>) -> Space {
     found.unwrap_or(Space::Generic)
 }
 
-/// The address of an access: its space, a base and an offset.
+/// Returns the address of an access: its state space, a base and an offset.
 pub fn address<'a>(
     builder: &mut Builder<'_, 'a>,
     space: Space,
@@ -189,8 +189,8 @@ pub fn address<'a>(
             Ok((of(space), slot, *offset))
         }
         Some(Name::Variable { space: found, address, dynamic }) => {
-            // The access is to the variable's space, even if the instruction names another space: a call's parameters,
-            // for example, are in local memory.
+            // The access is to the variable's state space, even if the instruction names another one. For example, a
+            // call's parameters are in local memory.
             let row = if dynamic {
                 builder.dynamic_constant(address, true)
             } else {
@@ -211,7 +211,7 @@ fn push(builder: &mut Builder<'_, '_>, op: MemoryOp) {
     builder.emit(Op::Memory(index));
 }
 
-/// The element's type, the number of elements, and the order.
+/// Returns the element's type, the number of elements, and the memory order.
 fn shape(qualifiers: &mut Qualifiers<'_>) -> Result<(Type, usize, MemoryOrder), LoadError> {
     let ty = qualifiers.ty()?;
     let count = qualifiers.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
@@ -335,7 +335,7 @@ fn atomic_kind(op: AtomicOp, ty: Type) -> Option<AtomicKind> {
     Some(match (op, ty) {
         (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B32) => AtomicKind::Bits32,
         (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B64) => AtomicKind::Bits64,
-        // Older compilers write a type, such as `u32`, where the size alone would be enough.
+        // Older compilers write a type, such as `u32`, although the size alone would suffice.
         (A::Exchange | A::CompareExchange, Type::U32 | Type::S32 | Type::F32) => AtomicKind::Bits32,
         (A::Exchange | A::CompareExchange, Type::U64 | Type::S64 | Type::F64) => AtomicKind::Bits64,
         (A::CompareExchange, Type::B16) => AtomicKind::Bits16,

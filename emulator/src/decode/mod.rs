@@ -1,4 +1,5 @@
-//! Turns statements into code: names become register rows, labels become positions, and calls are inlined.
+//! Translates parsed statements into code for the interpreter: replaces names by register rows and labels by positions,
+//! and inlines calls.
 
 mod arithmetic;
 mod bits;
@@ -25,7 +26,8 @@ use crate::ptx::syntax::{Function, Item, Operand, Source, Space, Statement};
 use builder::{Builder, Frame, Name};
 use qualifiers::Qualifiers;
 
-/// The first generic address of shared memory. The windows of shared, local and parameter memory are below the heap.
+/// The first generic address of shared memory. The windows (address ranges) of shared, local and parameter memory are
+/// below the heap.
 pub const SHARED_WINDOW: u64 = 0x7f_0000_0000;
 pub const LOCAL_WINDOW: u64 = 0x7f_1000_0000;
 pub const PARAM_WINDOW: u64 = 0x7f_2000_0000;
@@ -35,10 +37,11 @@ pub const WINDOW_BYTES: u64 = 1 << 24;
 /// The addresses of a module's variables in global and constant memory.
 pub type Symbols<'a> = HashMap<&'a str, u64>;
 
-/// Decodes one entry of a module. `left` is what remains of the budget `limits::DECODED` for the module's kernels.
+/// Decodes one entry (kernel) of a module. `left` is what remains of the budget `limits::DECODED` for the module's
+/// kernels.
 ///
 /// # Errors
-/// A part of the entry, or of a function that it calls, is wrong, unsupported or beyond a limit.
+/// A part of the entry, or of a function that it calls, is wrong, is not supported, or exceeds a limit.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,

@@ -1,4 +1,4 @@
-//! Resolves operands to register rows.
+//! Finds or creates the register rows that contain the operands of an instruction.
 
 use super::builder::{Builder, Name};
 use crate::code::{File, Guard, Op, Slot, Special};
@@ -38,7 +38,7 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    /// A predicate that may be negated, or a constant.
+    /// Resolves an operand that is a predicate, possibly negated, or a constant.
     pub fn flag_operand(&mut self, operand: &Operand<'a>) -> Result<Guard, LoadError> {
         match operand {
             Operand::Name(name) => Ok(Guard { row: self.flag(name)?, negated: false }),
@@ -50,7 +50,7 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    /// The row of a predicate. A negated predicate is written to a new row.
+    /// Returns the row of a predicate. If the predicate is negated, its value is first written to a new row.
     pub fn plain_flag(&mut self, operand: &Operand<'a>) -> Result<u32, LoadError> {
         let flag = self.flag_operand(operand)?;
         if !flag.negated {
@@ -61,7 +61,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(to)
     }
 
-    /// The register for a result of this type.
+    /// Returns the register for a result of this type.
     pub fn result(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
         // A discarded result is written to an unused row.
         if *operand == Operand::Sink {
@@ -74,7 +74,7 @@ impl<'a> Builder<'_, 'a> {
         Ok(slot)
     }
 
-    /// A register of any size.
+    /// Returns the register for a result, which may have any size.
     pub fn result_of_any_size(&mut self, operand: &Operand<'a>) -> Result<Slot, LoadError> {
         match operand {
             Operand::Name(name) => self.register(name),
@@ -82,7 +82,7 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    /// A value with exactly the type's size.
+    /// Resolves an operand that must have exactly the type's size.
     pub fn value(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
         let slot = self.wider_value(operand, ty)?;
         if slot.bits != ty.bits() {
@@ -95,7 +95,7 @@ impl<'a> Builder<'_, 'a> {
         operands.iter().map(|operand| self.value(operand, ty)).collect()
     }
 
-    /// A value in a register of the type's size or in a larger one.
+    /// Resolves an operand whose register may be larger than the type.
     pub fn wider_value(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
         let slot = match operand {
             Operand::Number(number) => {
@@ -185,7 +185,7 @@ impl<'a> Builder<'_, 'a> {
     }
 }
 
-/// The special register with this name.
+/// Returns the special register with this name.
 pub fn special(name: &str) -> Option<Special> {
     let axis = |prefix: &str| match name.strip_prefix(prefix) {
         Some(".x") => Some(0),

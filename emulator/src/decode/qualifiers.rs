@@ -1,5 +1,5 @@
-//! The qualifiers of an opcode. Decoding takes each qualifier that it supports; if any is left, the instruction is
-//! refused.
+//! Keeps the qualifiers of an opcode. The decoder takes each qualifier that it supports. If any is left at the end, the
+//! instruction is refused.
 
 use crate::fault::LoadError;
 use crate::lane::Type;
@@ -75,8 +75,8 @@ impl<'a> Qualifiers<'a> {
         )
     }
 
-    /// The error for operands that do not match. An unsupported qualifier that is left is reported instead, because it
-    /// is the more likely cause.
+    /// Returns the error for operands that do not match. If an unsupported qualifier is left, it is reported instead,
+    /// because it is the more likely cause.
     pub fn wrong_operands(&self) -> LoadError {
         if !self.rest.is_empty() {
             return self.unsupported();

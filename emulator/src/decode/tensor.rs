@@ -10,7 +10,8 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Number, Operand, Space};
 
-/// The family of a refused instruction, if the instruction's name alone does not explain it.
+/// Returns the family of instructions to which a refused one belongs, if the instruction's name alone would not explain
+/// why it is refused.
 pub fn family(opcode: &[&str]) -> Option<&'static str> {
     Some(match opcode {
         ["cp", "async", "bulk", "tensor" | "prefetch", ..]
@@ -138,7 +139,7 @@ fn parts<'o, 'a>(operand: &'o Operand<'a>) -> &'o [Operand<'a>] {
     }
 }
 
-/// The rows of exactly `count` registers of 32 bits. `row` finds the register of an operand.
+/// Returns the rows of exactly `count` registers of 32 bits. `row` finds the register of an operand.
 pub fn rows<'a, const N: usize>(
     operand: &Operand<'a>,
     count: usize,

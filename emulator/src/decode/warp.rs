@@ -42,7 +42,7 @@ pub fn sync<'a>(builder: &mut Builder<'_, 'a>, members: &Operand<'a>) -> Result<
     Ok(())
 }
 
-/// The destination and its predicate; `None` for each that is missing or `_`.
+/// Returns the register and the predicate for the results, where `None` stands for one that is missing or `_`.
 fn result_and_flag<'a>(
     builder: &mut Builder<'_, 'a>,
     operand: &Operand<'a>,

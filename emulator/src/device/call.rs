@@ -1,4 +1,4 @@
-//! The calls of a device that a test can make fail.
+//! Lists the functions of a device that a test can make fail.
 
 /// The functions of a device for which `fail_call` can inject a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Makes memory of this process accessible on the device, for programs whose buffers lie outside the device's memory.
+//! Makes memory of this process accessible to kernels, for programs whose buffers are outside the device's memory.
 
 use super::Device;
 use crate::fault::Fault;
@@ -8,8 +8,8 @@ impl Device {
     /// same remainder as `memory` modulo `phase` (4 to 256, a power of two).
     ///
     /// # Safety
-    /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long
-    /// as this device exists. Nothing else may write to them during a call of the device.
+    /// As long as this device exists, the words of 4 bytes that contain the memory must stay readable and, unless it is
+    /// `read_only`, writable. Nothing else may write to these words during a call of the device.
     ///
     /// # Errors
     /// No bytes (1), or no free addresses (1).

@@ -1,12 +1,12 @@
-//! Global memory that was never written: copies preserve this state, and programs that fill memory with values that no
-//! kernel should read can mark it as never written again.
+//! Marks global memory as never written again, for programs that fill memory with values that no kernel should read,
+//! and copies memory without losing such marks.
 
 use super::{Call, Device};
 use crate::fault::Fault;
 
 impl Device {
-    /// Makes these bytes count as never written until they are written again. If `Config::check_uninitialised` is set,
-    /// it is a fault if a kernel reads a value that consists only of such bytes. Their values stay the same.
+    /// Marks these bytes as never written until they are written again. Their values stay the same. If
+    /// `Config::check_uninitialised` is set, it is a fault if a kernel reads a value that consists only of such bytes.
     ///
     /// # Errors
     /// The bytes are not inside one allocation (1).
@@ -14,7 +14,7 @@ impl Device {
         self.heap.forget(address, bytes)
     }
 
-    /// Copies bytes within the device. Bytes that were never written stay so in the copy.
+    /// Copies bytes within the device. Copies of bytes that were never written are also marked as never written.
     ///
     /// # Errors
     /// The same as for `write`.

@@ -1,4 +1,5 @@
-//! Loads, stores and atomic operations: a lane's address is checked before the lane accesses memory.
+//! Executes loads, stores and atomic operations lane by lane, and checks the address of each lane before the lane
+//! accesses memory.
 
 use super::block::BlockState;
 use super::scratch::State;
@@ -9,7 +10,7 @@ use crate::decode::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES};
 use crate::fault::{Access, AccessKind, FaultKind, Memory};
 use crate::memory::Allocation;
 
-/// The memory that a checked access reaches, with the offset of the access in it.
+/// The memory in which a checked access lies, with the offset of the access in that memory.
 pub enum Target<'m> {
     Global(&'m Allocation, u64),
     Shared(u64),
@@ -118,7 +119,7 @@ impl Warp {
         }
     }
 
-    /// Finds the target of an access, or fails with the fault that the access causes.
+    /// Finds the target of an access. Fails with a fault if the access is not allowed.
     pub fn resolve<'m>(
         &mut self,
         block: &BlockState<'m>,
@@ -277,7 +278,7 @@ impl Warp {
     }
 }
 
-/// The state space of a generic address, and the address in that space.
+/// Returns the state space of a generic address, and the address within that space.
 fn generic(address: u64) -> (MemorySpace, u64) {
     let within = |window: u64| Some(address.wrapping_sub(window)).filter(|at| *at < WINDOW_BYTES);
     if let Some(at) = within(SHARED_WINDOW) {

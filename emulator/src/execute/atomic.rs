@@ -1,4 +1,4 @@
-//! Atomic operations.
+//! Executes atomic operations, for all lanes of a warp at once where possible.
 
 use super::access::Target;
 use super::block::BlockState;
@@ -114,7 +114,7 @@ impl Warp {
     }
 }
 
-/// Whether it is a fault if an operation finds a value that was never written.
+/// Whether it is a fault if an operation reads a value that was never written.
 fn needs_written(block: &BlockState<'_>, op: AtomicOp) -> bool {
     block.checks_reads && op != AtomicOp::Exchange
 }

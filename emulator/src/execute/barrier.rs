@@ -1,4 +1,4 @@
-//! The barriers of a block: which threads wait at them, and when they are released.
+//! Implements the barriers of a block: counts the threads that arrive, and releases the threads that wait.
 
 use super::block::BlockState;
 use super::race::Races;
@@ -11,8 +11,8 @@ use crate::limits;
 /// One of a block's barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Barrier {
-    /// The number of threads that have arrived since the last release, including lanes that have ended or never existed,
-    /// where those count as arrived.
+    /// The number of threads that have arrived since the last release. In some cases, this includes lanes that have
+    /// ended or never existed.
     arrived: u32,
     /// The number of threads that have executed a barrier instruction since the last release.
     present: u32,
@@ -28,7 +28,7 @@ impl Warp {
         let kernel = block.kernel;
         let barrier_op = &kernel.barrier_ops[op as usize];
         let indices = self.registers.narrow[barrier_op.index as usize];
-        // The lanes of a part may name different barriers.
+        // The barrier's number is in a register, so lanes at the same instruction may use different barriers.
         let mut rest = part.mask;
         while rest != 0 {
             let leader = first_lane(rest);
@@ -51,7 +51,7 @@ impl Warp {
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the
-            // warp's other lanes, which have ended or never existed, count as arrived too.
+            // warp's other lanes, which have ended or never existed, are counted as arrived too.
             barrier.arrived += mask.count_ones();
             barrier.present += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {
@@ -79,7 +79,7 @@ impl Warp {
 pub enum Released {
     None,
     Some,
-    /// A barrier that orders the accesses of all threads has released all that have not ended.
+    /// A barrier that orders the accesses of all threads has released all threads that have not ended.
     All,
 }
 
@@ -105,8 +105,8 @@ pub fn release(
             warp.waiting.iter().filter(|w| w.barrier == index).fold(0, |all, w| all | w.part.mask)
         };
         let waiting: u32 = warps.iter().map(|warp| here(warp).count_ones()).sum();
-        // A barrier for fewer threads than the block has does not order the other threads, even if they have ended.
-        // Neither does a barrier at which threads may arrive without waiting.
+        // A barrier for only some of the block's threads does not order the accesses of the other threads, even if
+        // these have ended. The same is true of a barrier at which threads may arrive without waiting.
         let for_all = |needed| threads <= needed && races.as_ref().is_none_or(|it| !it.has_arrivals);
         let all = waiting == live && barrier.needed.is_none_or(for_all);
         if let Some(races) = races.as_deref_mut() {
@@ -122,7 +122,8 @@ pub fn release(
     Ok(released)
 }
 
-/// Releases the lanes of a warp that wait at a barrier. Those that ask for the result of a reduction get it.
+/// Releases the lanes of a warp that wait at a barrier. If the barrier also computes a reduction, the lanes get its
+/// result.
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
     // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()

@@ -17,7 +17,7 @@ use crate::fault::{Access, AccessKind, FaultKind, Memory, OtherAccess};
 use crate::limits;
 use crate::memory::View;
 
-/// After this many turns, the time limit is checked.
+/// The number of turns after which the time limit is checked.
 const TURNS_PER_CHECK: u32 = 8;
 
 /// The state that the warps of a block share.
@@ -29,14 +29,15 @@ pub struct BlockState<'j> {
     pub barriers: [Barrier; limits::BARRIERS],
     pub checks_reads: bool,
     pub host: Host,
-    /// The number of copies to shared memory that have not arrived.
+    /// The number of asynchronous copies to shared memory that are not complete yet.
     pub pending_copies: u64,
     /// The race detector for shared memory, if it is enabled.
     pub races: Option<Box<Races>>,
     /// Counts accesses and branches, if that is enabled.
     pub counter: Option<Box<Counter>>,
-    /// A read of shared memory that was never written. It is reported at the next barrier of all threads, or when the
-    /// block ends. If a race is found before that, the race is reported instead, because it explains the read better.
+    /// The fault of a read of shared memory that was never written. It is reported at the next barrier for all threads,
+    /// or when the block ends. If a race is found before that, the race is reported instead, because it is probably the
+    /// cause of this fault.
     deferred: Option<BlockFault>,
     /// The position of the block in the grid.
     at: [u32; 3],
@@ -46,11 +47,12 @@ pub struct BlockState<'j> {
     steps: u64,
     /// The number of turns since the time limit was last checked.
     turns: u32,
-    /// The work of the running instruction beyond that of an ordinary instruction, counted in ordinary instructions.
+    /// The additional work of the running instruction, compared with an ordinary one. The unit is the work of an
+    /// ordinary instruction.
     pub extra: Cell<u32>,
 }
 
-/// A fault with its instruction and warp.
+/// A fault, with the instruction and the warp that caused it.
 #[derive(Debug)]
 pub struct BlockFault {
     pub stop: Stop,
@@ -83,21 +85,21 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// Returns the extra work of the last instruction. Long work counts as turns, so that the time limit is checked in
-    /// time.
+    /// Returns the extra work of the last instruction. Much extra work is counted as further turns, so that the time
+    /// limit is still checked often enough.
     pub fn take_extra(&mut self) -> u32 {
         let extra = self.extra.take();
         self.turns = self.turns.wrapping_add(extra / limits::TURN_INSTRUCTIONS);
         extra
     }
 
-    /// The value of the clock registers, which count this host thread's instructions. `of_turn` is the number of
-    /// instructions in the current turn so far.
+    /// Returns the value of the clock registers, which is the number of instructions that this host thread has
+    /// executed. `of_turn` is the number of instructions in the current turn so far.
     pub fn clock(&self, of_turn: u32) -> u64 {
         self.steps + u64::from(of_turn)
     }
 
-    /// Locks the 8 bytes at an address, so that a strong access or an atomic operation is not torn.
+    /// Locks the 8 bytes at an address, so that no other thread sees a strong access or an atomic operation half done.
     pub fn lock_wide(&self, address: u64) -> MutexGuard<'j, ()> {
         self.progress.lock_wide(address)
     }
@@ -119,7 +121,7 @@ impl<'j> BlockState<'j> {
         let result = self.run_warps(number, warps);
         match (result, self.deferred.take()) {
             (Err(fault), _) if matches!(*fault.stop.kind, FaultKind::Race { .. }) => Err(fault),
-            // The value that was read may have caused any later fault.
+            // A later fault may be a consequence of the value that was read, so the deferred fault is reported instead.
             (Ok(true) | Err(_), Some(deferred)) => Err(deferred),
             (result, _) => result,
         }
@@ -163,8 +165,8 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// Keeps the fault of a read of shared memory that was never written, to report it later. Fails with any other
-    /// fault, and with this one too if races are not watched.
+    /// Keeps the fault of a read of shared memory that was never written, so that it can be reported later. Fails with
+    /// `stop` if it is another kind of fault, or if races are not watched.
     pub fn defer(&mut self, stop: Stop, pc: u32, warp: u32) -> Result<(), Stop> {
         let FaultKind::Uninitialised(Access { memory: Memory::Shared, .. }) = *stop.kind else {
             return Err(stop);
@@ -177,7 +179,7 @@ impl<'j> BlockState<'j> {
         Ok(())
     }
 
-    /// The fault of an access that races with an earlier one.
+    /// Makes the fault of an access that races with an earlier one.
     pub fn race(&self, kind: AccessKind, access: SharedAccess, conflict: Conflict) -> Stop {
         let other = site(self.job, self.at, conflict.thread, conflict.pc);
         let SharedAccess { thread, at, bytes, .. } = access;

@@ -1,4 +1,4 @@
-//! Shuffles, votes, matches, reductions and elections among lanes of a warp.
+//! Executes shuffles, votes, matches, reductions and elections among lanes of a warp.
 
 use super::block::BlockState;
 use super::vector::write;
@@ -10,7 +10,7 @@ use crate::memory::UNDEFINED;
 
 impl Warp {
     /// Executes an operation among lanes that are at the same instruction. Lanes with the same mask of members form a
-    /// group, and groups do not affect each other. A group waits until all of its members have arrived. Returns the
+    /// group, and each group executes the operation separately, as soon as all of its members have arrived. Returns the
     /// lanes that have executed the operation.
     pub fn collective_in_groups(
         &mut self,
@@ -105,7 +105,8 @@ impl Warp {
         let registers = &mut self.registers;
         let values = registers.narrow[value as usize];
         let (by, clamps) = (registers.narrow[lane_row as usize], registers.narrow[clamp_row as usize]);
-        // For each lane: the lane whose value it gets, and a bit that says whether the requested lane is in range.
+        // For each lane, this determines the lane whose value it gets, and a bit that says whether the requested lane
+        // is in range.
         let (from, reached) = match mode {
             ShuffleMode::Up => sources(&by, &clamps, |own, by, segment| {
                 let from = own.wrapping_sub(by);
@@ -122,7 +123,7 @@ impl Warp {
                 (from, from <= segment.bound)
             }),
         };
-        // PTX does not define the value of a lane that does not take part.
+        // PTX does not define what a lane gets from a lane that does not take part.
         write(&mut registers.narrow[to as usize], active, |lane| {
             let from = from[lane] & 31;
             if active >> from & 1 == 0 { UNDEFINED } else { values[from as usize] }
@@ -138,7 +139,7 @@ struct Segment {
     /// The bits of a lane's number that are the same in the whole segment.
     mask: u32,
     lowest: u32,
-    /// The last lane in the direction of the shuffle: for `ShuffleMode::Up`, a lower one.
+    /// The last lane in the direction of the shuffle. For `ShuffleMode::Up`, this lane is below the others.
     bound: u32,
 }
 

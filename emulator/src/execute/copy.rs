@@ -1,5 +1,5 @@
-//! Asynchronous copies to shared memory. A copy completes as late as possible: when its thread waits for it. Until
-//! then, the bytes that it will write are marked, so that a read without a wait is reported.
+//! Executes asynchronous copies to shared memory. A copy completes as late as possible, which is when its thread waits
+//! for the copy. Until then, the bytes that the copy will write are marked, so that a read without a wait is reported.
 
 use super::access::{Reach, Target};
 use super::block::BlockState;
@@ -8,13 +8,13 @@ use super::{Stop, lanes};
 use crate::code::{CopyOp, MemorySpace, SourceBytes};
 use crate::fault::{AccessKind, FaultKind, Memory};
 
-/// A copy that is not complete.
+/// A copy that is not complete yet.
 #[derive(Debug)]
 pub struct PendingCopy {
     lane: u8,
     /// The number of the copy's group, counted from the thread's start.
     group: u64,
-    /// The address in shared memory.
+    /// The address in shared memory to which the bytes are copied.
     to: u64,
     words: [u32; 4],
     bytes: u8,
@@ -28,7 +28,7 @@ struct CopyStart {
     to: u64,
     from: u64,
     bytes: u32,
-    /// The number of bytes that are read. The rest of the target becomes zeros.
+    /// The number of bytes that are read from the source. The rest of the target is filled with zeros.
     read: u32,
     pc: u32,
 }
@@ -84,7 +84,7 @@ impl Warp {
         let Target::Shared(to) = self.resolve(block, reach, to, lane, AccessKind::Write)? else {
             return Ok(());
         };
-        // More copies than words can be pending only if several of them write the same word.
+        // There can be more pending copies than words of shared memory only if several copies write the same word.
         if block.shared.len() / 4 <= block.pending_copies {
             let what = "more pending copies than the block's shared memory has words".to_owned();
             return Err(Stop::new(FaultKind::Unsupported(what), lane));
@@ -103,7 +103,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Reads up to 4 bytes of a copy's source. The bytes after them are zeros.
+    /// Reads up to 4 bytes of a copy's source, and returns them as a word that is padded with zeros.
     fn word(
         &self,
         block: &BlockState<'_>,
@@ -139,8 +139,8 @@ impl Warp {
         copies.retain(|copy| {
             let arrives = active >> copy.lane & 1 == 1 && is_awaited(copy);
             if arrives {
-                // The copy may have written at any time until now. Copies by the same instruction were compared when
-                // they were started.
+                // The copy may have written these bytes at any time until now, so the write is checked for races.
+                // Copies by the same instruction were already compared when they were started.
                 let (lane, bytes) = (usize::from(copy.lane), u64::from(copy.bytes));
                 let found = self.watch_write(block, lane, (copy.to, bytes), true, copy.pc);
                 let is_other = |stop: &Stop| match &*stop.kind {

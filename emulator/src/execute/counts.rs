@@ -1,9 +1,9 @@
-//! Counts how the warps of a launch access memory: conflicts between the banks of shared memory, and sectors of global
-//! memory. It also counts branches at which the lanes of a warp diverge.
+//! Collects statistics on how the warps of a launch access memory: bank conflicts in shared memory, and sectors that
+//! are accessed in global memory. Also counts branches at which the lanes of a warp diverge.
 //!
-//! Loads, stores and atomic operations on shared and global memory are counted. Asynchronous copies, `ldmatrix`, `wmma`
-//! and branches through a table are not. For an access through generic addresses, the address of the first active lane
-//! decides whether the access counts as shared or global.
+//! The statistics include loads, stores and atomic operations on shared and global memory, but not asynchronous copies,
+//! `ldmatrix`, `wmma` and branches through a table. If a warp accesses memory through generic addresses, the address of
+//! its first active lane determines whether this is an access to shared or to global memory.
 
 use std::collections::BTreeMap;
 
@@ -16,39 +16,39 @@ const BANKS: u64 = 32;
 const BANK_BYTES: u64 = 4;
 /// The largest number of bytes of shared memory that a warp accesses in one pass.
 const PASS_BYTES: u64 = BANKS * BANK_BYTES;
-/// The unit in which global memory is accessed, in bytes.
+/// The size of a sector, the unit in which global memory is accessed, in bytes.
 const SECTOR: u64 = 32;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Branches that only some of a warp's active lanes took.
+    /// The number of branches that only some of a warp's active lanes took.
     pub divergent_branches: u64,
     pub shared: Traffic,
     pub global: Traffic,
 }
 
-/// Accesses of warps to one kind of memory. The parts of an access are passes over the banks of shared memory, or
-/// sectors of 32 bytes of global memory.
+/// The accesses that warps make to one kind of memory. An access consists of parts: passes over the banks of shared
+/// memory, or sectors of 32 bytes of global memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// The number of accesses, each by up to 32 lanes at once.
+    /// The number of accesses, each of which is made by up to 32 lanes at once.
     pub accesses: u64,
     pub parts: u64,
-    /// The smallest number of parts in which the same bytes could be accessed.
+    /// The smallest number of parts in which the same number of bytes could have been accessed.
     pub fewest: u64,
-    /// The PTX line of the instruction with the most unnecessary parts, and its source line if that is known. `None` if
-    /// no part is unnecessary.
+    /// The PTX line of the instruction with the largest number of unnecessary parts, and its source line, if known.
+    /// `None` if no part is unnecessary.
     pub worst: Option<(u32, Option<crate::fault::SourceLine>)>,
 }
 
 /// The accesses of one instruction: their number, their parts, and the fewest possible parts.
 type Line = [u64; 3];
 
-/// The counts of one host thread.
+/// Collects the counts of one host thread.
 #[derive(Debug, Default)]
 pub struct Counter {
     pub divergent_branches: u64,
-    /// Shared and global memory, by instruction.
+    /// The accesses to shared memory and to global memory, by instruction.
     lines: [BTreeMap<u32, Line>; 2],
 }
 
@@ -99,7 +99,8 @@ fn traffic(lines: &BTreeMap<u32, Line>, kernel: &Kernel, files: &dyn Fn(u32) -> 
     Traffic { accesses: sum(0), parts: sum(1), fewest: sum(2), worst }
 }
 
-/// The number of sectors that the lanes access, and the number in which as many bytes would fit.
+/// Returns the number of sectors that the lanes access, and the smallest number of sectors that could contain the same
+/// number of bytes.
 fn sectors(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
     let mut found: Vec<u64> = lanes(active).map(|lane| addresses[lane]).collect();
     if !found.is_sorted() {
@@ -111,9 +112,9 @@ fn sectors(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
     ((found.len() as u64).max(needed), needed)
 }
 
-/// The number of passes over the banks, and the number that would be enough. In each pass, a bank can serve one word.
-/// Lanes that access the same word share it. If the 32 lanes access more than 4 bytes each, they need several passes,
-/// each for some of the lanes.
+/// Returns the number of passes over the banks, and the number that would suffice without bank conflicts. In each pass,
+/// a bank can serve one word, which may be for several lanes. If the 32 lanes access more than 4 bytes each, they need
+/// several passes, each of which serves some of the lanes.
 fn passes(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
     let lanes_at_once = (PASS_BYTES / bytes.max(BANK_BYTES)) as usize;
     let (mut all, mut fewest) = (0, 0);
@@ -142,7 +143,7 @@ fn passes(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// The addresses of all lanes, if lane `l` accesses `address(l)`.
+    /// Returns the addresses of all lanes, where lane `l` accesses `address(l)`.
     fn at(address: impl Fn(u64) -> u64) -> [u64; 32] {
         std::array::from_fn(|lane| address(lane as u64))
     }
@@ -150,8 +151,8 @@ mod tests {
     #[test]
     fn sectors_follow_the_stride_of_the_lanes() {
         const ALL: u32 = u32::MAX;
-        // The addresses, the active lanes, the bytes of each lane's access, and the sectors: their number and the
-        // fewest that would be enough.
+        // Each row contains the addresses, the active lanes, the bytes that each lane accesses, and the expected
+        // numbers of sectors: those that are accessed, and the fewest that would suffice.
         for (addresses, active, bytes, expected) in [
             (at(|lane| 4 * lane), ALL, 4, (4, 4)),
             (at(|lane| 124 - 4 * lane), ALL, 4, (4, 4)),
@@ -176,7 +177,7 @@ mod tests {
             (at(|lane| 4 * (31 - lane)), ALL, 4, (1, 1)),
             (at(|lane| 8 * lane), ALL, 4, (2, 1)),
             (at(|lane| 128 * lane), ALL, 4, (32, 1)),
-            // A row of 33 words moves each lane to another bank.
+            // With rows of 33 words, every lane accesses a different bank.
             (at(|lane| 132 * lane), ALL, 4, (1, 1)),
             (at(|_| 64), ALL, 4, (1, 1)),
             (at(|lane| lane), ALL, 1, (1, 1)),

@@ -1,4 +1,4 @@
-//! Matrices that a warp holds in its registers: loads, stores and products of them.
+//! Loads, stores and multiplies matrices that a warp holds in its registers.
 
 use super::Stop;
 use super::access::{Reach, Target};
@@ -8,26 +8,27 @@ use crate::code::{Element, Fragment, Product, Role, StoredMatrix};
 use crate::fault::{AccessKind, FaultKind};
 use crate::lane::soft::{F16, F64, Rounding, unpack};
 
-/// The largest number of elements of a factor.
+/// The largest number of elements in a factor of a product.
 const MAX_FACTOR: usize = 512;
-/// The alignment, in bytes, that is enough for the lines of a matrix after the first. The PTX reference requires each
-/// line to be aligned to the size of a lane's registers, but the CUDA C++ Programming Guide allows any stride that is a
-/// multiple of 16 bytes.
+/// The alignment, in bytes, that suffices for all lines (rows or columns) of a matrix but the first. The PTX reference
+/// requires each line to be aligned to the size of a lane's registers, but the CUDA C++ Programming Guide allows any
+/// stride that is a multiple of 16 bytes.
 const LINE_ALIGNMENT: u64 = 16;
 
 impl Fragment {
-    /// The row and column of an element, given its lane, its register and its part of the register.
+    /// Returns the row and column of an element, given the lane, the register and the part of the register that contain
+    /// it.
     ///
-    /// The layout is that of `mma` in the PTX reference. It consists of groups of eight rows (of the second factor:
-    /// columns), and in each row, four lanes hold one register each. The layout of `wmma` is not documented, so it is
-    /// the same here.
+    /// The layout is that of `mma` in the PTX reference. It consists of groups of eight rows (columns in the second
+    /// factor), and for each row, four lanes hold one register each. The layout of `wmma` is not documented, so the
+    /// same layout is used for it here.
     fn position(&self, lane: usize, register: usize, part: usize) -> (usize, usize) {
         let (row, column) = self.origin(register);
         let (down, across) = self.offset(lane, part);
         (row + down, column + across)
     }
 
-    /// The row and column of the first element in a register of lane 0.
+    /// Returns the row and column of the first element in a register of lane 0.
     fn origin(&self, register: usize) -> (usize, usize) {
         let elements = self.element.in_register();
         match self.role {
@@ -39,7 +40,7 @@ impl Fragment {
                 let tiles = self.rows / (4 * elements);
                 (4 * elements * (register % tiles), 8 * (register / tiles))
             }
-            // A lane has pairs of elements, in one register or in two.
+            // A lane holds pairs of elements, each in one register or in two.
             Role::Sum => {
                 let (pair, tiles) = (register * elements / 2, self.rows / 8);
                 (8 * (pair % tiles), 8 * (pair / tiles) + register * elements % 2)
@@ -47,7 +48,8 @@ impl Fragment {
         }
     }
 
-    /// How far a part of a lane's register is from the first element in that register of lane 0.
+    /// Returns how many rows and columns the element in a part of a lane's register is away from the first element in
+    /// the same register of lane 0.
     #[inline(always)]
     fn offset(&self, lane: usize, part: usize) -> (usize, usize) {
         match self.role {
@@ -61,7 +63,7 @@ impl Fragment {
         8 * self.element.bytes()
     }
 
-    /// The value of a part of a register.
+    /// Returns the value in one part of a register.
     #[inline(always)]
     fn decode(element: Element, register: u32, part: usize) -> f64 {
         let bits = register >> (8 * element.bytes() * part);
@@ -76,7 +78,7 @@ impl Fragment {
         }
     }
 
-    /// The bits of a sum, which is rounded to the type of the elements.
+    /// Rounds a sum to the type of the elements, and returns its bits.
     fn encode(&self, sum: f64, saturate: bool) -> u32 {
         match self.element {
             Element::F16 => unpack(sum.to_bits(), F64).round(F16, Rounding::NearestEven) as u32,
@@ -140,7 +142,7 @@ impl Warp {
         Ok(Lines { first: addresses[0], stride: bytes * strides[0], length: bytes * length as u64, count })
     }
 
-    /// Checks the access to each line, and finds its target.
+    /// Checks the access to each line, and finds the memory in which the line lies.
     fn targets<'m>(
         &mut self,
         block: &BlockState<'m>,
@@ -262,7 +264,8 @@ impl Warp {
         Ok(())
     }
 
-    /// The elements of a factor, in lines along the depth of the product: rows of the first, columns of the second.
+    /// Returns the elements of a factor, line by line along the depth (K) of the product: rows of the first factor,
+    /// columns of the second.
     fn factor(&self, fragment: &Fragment) -> [f64; MAX_FACTOR] {
         // Each call is compiled for its type, because most of the time of a product is spent here.
         match fragment.element {
@@ -297,8 +300,9 @@ impl Warp {
         lines
     }
 
-    /// Computes the sums in `f64`, in which products are exact, and rounds each sum to the format of the result at the
-    /// end. The order and the precision of the additions on a card are not documented.
+    /// Computes a product of matrices and adds a matrix. The sums are computed in `f64`, in which products are exact,
+    /// and each sum is rounded to the format of the result at the end. A card may give slightly different results,
+    /// because the order and the precision of its additions are not documented.
     pub fn product(&mut self, op: &Product) {
         let (first, second) = (self.factor(&op.first), self.factor(&op.second));
         let depth = op.first.columns;
@@ -307,7 +311,8 @@ impl Warp {
         for (register, result) in results[..to.count].iter_mut().enumerate() {
             let (row, column) = to.origin(register);
             for part in 0..elements {
-                // The matrix that is added has the same layout, perhaps with another number of elements in a register.
+                // The matrix that is added has the same layout, but may have a different number of elements in each
+                // register.
                 let element = register * elements + part;
                 let starts = &self.registers.narrow[op.sum.registers[element / of_sum] as usize];
                 for (lane, word) in result.iter_mut().enumerate() {
@@ -329,7 +334,7 @@ impl Warp {
     }
 }
 
-/// The line of an element, and the number of bytes before the element in it.
+/// Returns the line that contains an element, and the number of bytes before the element in that line.
 fn place(
     stored: &StoredMatrix,
     fragment: &Fragment,
@@ -342,7 +347,7 @@ fn place(
     (line, (at * fragment.element.bytes()) as u64)
 }
 
-/// The value of an `f16`.
+/// Converts an `f16`, given as bits, to `f64`.
 fn half(bits: u32) -> f64 {
     let magnitude = bits & 0x7fff;
     let value = match magnitude >> 10 {

@@ -1,5 +1,5 @@
-//! Functions of a single lane's values for which `Op` has no variant. The frequent ones are executed for all lanes in
-//! one loop.
+//! Executes functions of a single lane's values for which `Op` has no variant. The frequent ones are executed for all
+//! lanes in one loop.
 
 use super::lanes;
 use super::vector::write;
@@ -40,13 +40,14 @@ fn one_by_one(op: &LaneOp, registers: &mut Registers, active: u32) {
     }
 }
 
-/// Whether a function computes with `f32`, rounds to nearest, and has no modifier except flushing.
+/// Whether a function computes with `f32`, rounds to nearest, and has no other modifier than flushing of subnormal
+/// numbers.
 fn is_plain(function: &FloatFunction) -> bool {
     let FloatFunction { op: _, wide, rounding, flush: _, saturate, propagates_nan, xor_sign } = *function;
     !wide && rounding == Rounding::NearestEven && !saturate && !propagates_nan && !xor_sign
 }
 
-/// The bits of a result, with every NaN replaced by the canonical one.
+/// Returns the bits of a result, in which every NaN is replaced by the canonical NaN.
 #[inline(always)]
 fn canonical(value: f32) -> u32 {
     if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
@@ -126,7 +127,7 @@ fn integer2(
     let (x, y) = (registers.narrow[a.row as usize], registers.narrow[b.row as usize]);
     let row = &mut registers.narrow[to.row as usize];
     let signed = |value: u32| value.cast_signed();
-    // As on the hardware, a division by zero sets all bits, and its remainder is the dividend.
+    // As on the hardware, the quotient of a division by zero has all bits set, and the remainder is the dividend.
     match (op, ty) {
         (IntegerOp::Div, Type::U32) => write(row, active, |l| x[l].checked_div(y[l]).unwrap_or(u32::MAX)),
         (IntegerOp::Rem, Type::U32) => write(row, active, |l| x[l].checked_rem(y[l]).unwrap_or(x[l])),
@@ -171,7 +172,8 @@ fn convert(conversion: &Conversion, registers: &mut Registers, active: u32, to: 
         (Type::Bf16, Type::F32) if !flush && x.iter().all(|half| half & 0x7f80 != 0x7f80) => {
             write(row, active, |lane| x[lane] << 16);
         }
-        // The smallest normal `f16` is 2^-14, and some numbers above 2^15 round to infinity.
+        // Other numbers are excluded, because the smallest normal `f16` is 2^-14, and some numbers above 2^15 are
+        // rounded to infinity.
         (Type::F32, Type::F16)
             if nearest
                 && x.iter().all(|single| single << 1 == 0 || (113..142).contains(&(single >> 23 & 0xff))) =>
@@ -195,14 +197,14 @@ fn is_special(half: u32) -> bool {
     (exponent == 31) | ((exponent == 0) & (half & 0x3ff != 0))
 }
 
-/// The `f32` of an `f16` that is not special.
+/// Converts an `f16` that is not special to `f32`.
 #[inline(always)]
 fn single(half: u32) -> u32 {
     let magnitude = if half & 0x7fff == 0 { 0 } else { ((half & 0x7fff) + (112 << 10)) << 13 };
     (half & 0x8000) << 16 | magnitude
 }
 
-/// The `f16` nearest to an `f32` that is zero, or whose magnitude is at least 2^-14 and less than 2^15.
+/// Returns the `f16` nearest to an `f32` that is zero, or whose magnitude is at least 2^-14 and less than 2^15.
 #[inline(always)]
 fn half(single: u32) -> u32 {
     let rounded = (single & 0x7fff_ffff) + 0xfff + (single >> 13 & 1);

@@ -1,4 +1,4 @@
-//! Finds out which optional instructions the host's CPU has.
+//! Finds out which optional instructions the host's CPU supports.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
@@ -19,8 +19,8 @@ impl Host {
         Self { wide_vectors }
     }
 
-    /// Whether the CPU has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT, or is an aarch64 CPU. Every aarch64 CPU has
-    /// counterparts of these, and Rust uses them by default.
+    /// Whether the CPU supports AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT, or is an aarch64 CPU. Every aarch64 CPU has
+    /// similar instructions, and Rust uses them by default.
     #[inline(always)]
     pub fn has_wide_vectors(self) -> bool {
         self.wide_vectors

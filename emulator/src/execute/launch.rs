@@ -1,5 +1,5 @@
-//! A launch: several host threads take its blocks in order. If several blocks fail, the launch returns the fault of the
-//! block with the lowest number.
+//! Executes a launch: several host threads take the launch's blocks in order and run them. If several blocks fail, the
+//! launch returns the fault of the block with the lowest number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::memory::View;
 /// The limits of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The number of warp instructions of all blocks together.
+    /// The largest number of warp instructions that all blocks together may execute.
     pub steps: u64,
     pub time: Duration,
 }
@@ -33,14 +33,14 @@ impl Default for Limit {
 pub struct Summary {
     pub warp_instructions: u64,
     pub blocks: u64,
-    /// The kernel's `printf` output, without what exceeds the limit. If several host threads run blocks, the outputs of
-    /// different blocks can be mixed.
+    /// The kernel's `printf` output, up to the limit. If several host threads run blocks, the outputs of different
+    /// blocks can be interleaved.
     pub printed: String,
     /// `None` unless `Config::counts` is set.
     pub counts: Option<Counts>,
 }
 
-/// A launch with checked arguments.
+/// A launch whose arguments have been checked.
 pub struct Job<'k> {
     pub kernel: &'k Kernel,
     pub view: View,
@@ -48,7 +48,7 @@ pub struct Job<'k> {
     pub block: [u32; 3],
     pub params: Vec<u8>,
     pub dynamic_shared: u64,
-    /// The size of all shared memory, static and dynamic.
+    /// The size of the static and dynamic shared memory together, in bytes.
     pub shared_bytes: u64,
     pub limit: Limit,
     pub threads: usize,
@@ -62,7 +62,7 @@ pub struct Progress {
     /// The number of the next block to run.
     next: AtomicU64,
     pub steps: AtomicU64,
-    /// The lowest number of a block that failed.
+    /// The lowest number of any block that has failed.
     failed: AtomicU64,
     fault: Mutex<Option<(u64, Fault)>>,
     pub started: Instant,
@@ -116,21 +116,22 @@ impl Progress {
 }
 
 impl Job<'_> {
-    /// The host memory of a running block, in bytes.
+    /// Returns the host memory that a running block takes, in bytes.
     pub fn block_bytes(&self) -> u64 {
         let warps = u64::from(self.block.iter().product::<u32>().div_ceil(32));
         let kernel = self.kernel;
         let registers = 4 * u64::from(kernel.flag_rows)
             + 128 * u64::from(kernel.narrow_rows)
             + 256 * u64::from(kernel.wide_rows);
-        // Every word of shared memory can have a pending copy, in a list that is up to twice as long as needed.
+        // Every word of shared memory can have a pending copy, and the list of pending copies may have twice the
+        // required capacity.
         let copies = if kernel.copy_ops.is_empty() { 0 } else { 20 * self.shared_bytes };
         let races = if self.watches_races() {
             race::state_bytes(kernel, self.shared_bytes, u64::from(self.threads_of_a_block()))
         } else {
             0
         };
-        // Every byte of shared and local memory has a second byte that says whether it was written.
+        // For every byte of shared and local memory, a second byte says whether the first one was written.
         warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes + copies + races
     }
 
@@ -220,13 +221,13 @@ pub fn site(job: &Job<'_>, block: [u32; 3], thread: u32, pc: u32) -> FaultSite {
     }
 }
 
-/// The source line of an instruction, if it is known.
+/// Returns the source line of an instruction, if it is known.
 pub fn source_of(kernel: &Kernel, pc: usize, files: &dyn Fn(u32) -> Option<String>) -> Option<SourceLine> {
     let location = kernel.locations.get(pc).copied().flatten()?;
     files(location.file).map(|file| SourceLine { file, line: location.line })
 }
 
-/// Finds the source lines of a fault's sites by their PTX lines.
+/// Sets the source lines of the places that a fault names, which are found by their PTX lines.
 fn name_source(fault: &mut Fault, kernel: &Kernel, files: &dyn Fn(u32) -> Option<String>) {
     let name = |site: &mut FaultSite| {
         let at = kernel.lines.iter().position(|line| *line == site.line);

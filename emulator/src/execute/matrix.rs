@@ -1,4 +1,4 @@
-//! Loads of small matrices by `ldmatrix`. Lane `l` holds part `l % 4` of row or column `l / 4`.
+//! Executes `ldmatrix`, which loads small matrices. Lane `l` receives part `l % 4` of row or column `l / 4`.
 
 use super::access::{Reach, Target};
 use super::block::BlockState;
@@ -38,7 +38,7 @@ impl Warp {
         }
     }
 
-    /// Checks the reads of the rows for races. The first lanes have the addresses of the rows.
+    /// Checks the reads of the rows for races. The addresses of the rows are in the registers of the first lanes.
     fn watch_matrices(
         &mut self,
         block: &mut BlockState<'_>,

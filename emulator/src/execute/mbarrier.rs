@@ -1,5 +1,5 @@
-//! Barriers in shared memory. A barrier is an object of eight bytes, which counts the pending arrivals of a phase. When
-//! there are none left, the next phase begins.
+//! Executes operations on barriers in shared memory (`mbarrier`). Such a barrier is an object of eight bytes that
+//! counts the pending arrivals of a phase. When no arrivals are pending, the next phase begins.
 
 use super::access::{Reach, Target};
 use super::block::BlockState;
@@ -8,22 +8,22 @@ use super::{Stop, lanes};
 use crate::code::{Address, MbarrierOp, MbarrierPhase, MemorySpace, Slot};
 use crate::fault::{AccessKind, FaultKind, Memory};
 
-/// The size of an object and its alignment.
+/// The size of a barrier object, which is also its alignment.
 const BYTES: u64 = 8;
 /// The largest number of arrivals, and the mask of such a number in an object.
 const MAX_COUNT: u32 = (1 << 20) - 1;
 
-/// An object's contents. They are opaque to kernels, so their form is ours.
+/// The contents of a barrier object. Kernels treat them as opaque, so we can choose their form.
 #[derive(Clone, Copy)]
 struct Object {
-    /// How many arrivals are pending in this phase.
+    /// The number of arrivals that are still pending in the current phase.
     pending: u32,
-    /// How many arrivals the next phase needs.
+    /// The number of arrivals that complete the next phase.
     expected: u32,
     phase: u32,
 }
 
-/// Set in every object, to recognise memory that holds none.
+/// A bit that is set in every object, by which memory without an object can be recognised.
 const VALID: u64 = 1 << 63;
 const PHASE_BITS: u32 = 23;
 
@@ -38,7 +38,7 @@ impl Object {
         VALID | u64::from(self.phase) << 40 | u64::from(self.expected) << 20 | u64::from(self.pending)
     }
 
-    /// Counts arrivals. Fails with the reason if the phase does not expect so many.
+    /// Counts arrivals. If the phase does not expect so many, fails with a text that says so.
     fn arrive(self, count: u32, drops: bool, completes: bool) -> Result<Self, String> {
         if count == 0 || self.pending < count {
             return Err(format!(
@@ -112,13 +112,14 @@ impl Warp {
                 }
             }
             MbarrierOp::ArriveAfterCopies { space, at, is_expected } => {
-                // These copies complete at once. Copies that are waited for in other ways complete as late as possible.
+                // These copies complete at once, unlike copies for which a thread waits in other ways, which complete
+                // as late as possible.
                 self.finish_copies(block, active, |_| true)?;
                 for lane in lanes(active) {
                     let at = self.object_at(block, space, at, lane)?;
                     self.arrive_at(block, at, lane, pc, |it| {
-                        // An unexpected arrival adds one to the number of arrivals that the phase expects, so the
-                        // number of pending arrivals stays the same.
+                        // An arrival that was not expected first adds one to the number of arrivals that the phase
+                        // expects, so the number of pending arrivals stays the same.
                         if is_expected { it.arrive(1, false, true) } else { Ok(it) }
                     })?;
                 }
@@ -163,7 +164,7 @@ impl Warp {
         Ok(())
     }
 
-    /// The state that an arrival has returned.
+    /// Reads a state that an earlier arrival has returned.
     fn state(&self, slot: Slot, lane: usize) -> Result<Object, Stop> {
         Object::decode(self.registers.get(slot, lane)).ok_or_else(|| {
             let what = "the state of an `mbarrier` that no arrival returned".to_owned();
@@ -171,7 +172,7 @@ impl Warp {
         })
     }
 
-    /// The offset of a lane's object in shared memory.
+    /// Returns the offset of a lane's barrier object in shared memory.
     fn object_at(
         &mut self,
         block: &BlockState<'_>,
@@ -190,7 +191,8 @@ impl Warp {
         }
     }
 
-    /// Reads an object. If another thread has executed `mbarrier.init`, that must be ordered before this read.
+    /// Reads a barrier object. If another thread has executed `mbarrier.init`, a barrier or fence must order it before
+    /// this read.
     fn object(&self, block: &mut BlockState<'_>, at: u64, lane: usize, pc: u32) -> Result<Object, Stop> {
         self.watch_read(block, lane, at, BYTES, pc)?;
         let (bits, state) = block.shared.load(at, 8);
@@ -201,9 +203,9 @@ impl Warp {
         })
     }
 
-    /// Changes an object by an arrival. Orders what the thread has done so far before everything that any thread does
-    /// after waiting for the phase. Returns the object before the arrival. Call `Races::end_arrivals` after the
-    /// arrivals of all lanes.
+    /// Records an arrival in a barrier object. Everything that the thread has done so far is ordered before everything
+    /// that any thread does after waiting for the phase. Returns the object as it was before the arrival. Call
+    /// `Races::end_arrivals` after the arrivals of all lanes.
     fn arrive_at(
         &self,
         block: &mut BlockState<'_>,

@@ -43,7 +43,7 @@ impl Stop {
     }
 }
 
-/// The lanes of a mask, lowest first.
+/// Returns the numbers of the lanes in a mask, lowest first.
 pub fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lane = (mask != 0).then(|| mask.trailing_zeros() as usize)?;

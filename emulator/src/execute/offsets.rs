@@ -1,10 +1,11 @@
-//! The offsets at which the lanes of a warp access one piece of memory, if all accesses are inside it and aligned.
+//! Computes the offsets at which the lanes of a warp access one piece of memory, if all accesses are aligned and inside
+//! this piece.
 
 use super::first_lane;
 use super::warp::Registers;
 use crate::code::{Address, File};
 
-/// How the offsets of eight lanes follow each other.
+/// How the offsets of eight consecutive lanes are related.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
     /// Each access begins where the access of the previous lane ends.
@@ -21,7 +22,8 @@ pub struct Piece {
     pub start: u64,
     /// The size of the piece, in bytes.
     pub length: u64,
-    /// The offset of the first byte, at most 255. Offsets count from an aligned address, which may be before the piece.
+    /// The offset of the first byte, at most 255. Offsets are counted from an aligned address, which may be before the
+    /// piece.
     pub lead: u32,
 }
 
@@ -29,7 +31,7 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug)]
 pub struct Offsets {
     pub at: [u32; 32],
-    /// How the offsets of each group of eight lanes follow each other.
+    /// How the offsets within each group of eight lanes are related.
     pub runs: [Run; 4],
     /// The size of an access, in bytes.
     pub step: u32,
@@ -37,8 +39,8 @@ pub struct Offsets {
 
 impl Offsets {
     /// Finds the offsets of accesses of `bytes` bytes each. Returns `None` if an access is misaligned or not completely
-    /// inside the piece, or if the piece is too large for 32-bit offsets. Addresses of 32 bits also need a piece that
-    /// starts at 0.
+    /// inside the piece, or if the piece is too large for 32-bit offsets. If the addresses have 32 bits, the piece must
+    /// also start at 0.
     #[inline(always)]
     pub fn find(
         registers: &Registers,
@@ -94,7 +96,7 @@ impl Offsets {
         Some(Self { at, runs, step: bytes })
     }
 
-    /// The common offset of all lanes, if they have one.
+    /// Returns the offset of all lanes, if it is the same for all.
     #[inline(always)]
     pub fn single(&self) -> Option<u32> {
         let first = self.at[0];

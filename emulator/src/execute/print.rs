@@ -1,4 +1,4 @@
-//! Functions that the device provides: `vprintf` and `__assertfail`.
+//! Implements the functions that the device provides: `vprintf` and `__assertfail`.
 
 use super::block::BlockState;
 use super::warp::Warp;
@@ -6,9 +6,9 @@ use super::{Stop, lanes};
 use crate::code::CallOp;
 use crate::fault::FaultKind;
 
-/// Strings of a `printf` beyond this many bytes are not formatted.
+/// The number of bytes of strings that one `printf` formats. What follows is not formatted.
 const PRINT_BYTES: usize = 64 << 10;
-/// The number of bytes of a string that can be read in the time of an instruction.
+/// The number of bytes of a string that can be read in the time that an instruction takes.
 const TEXT_BYTES_PER_INSTRUCTION: u32 = 8;
 /// The longest string that is read from the device, in bytes.
 const TEXT_BYTES: u64 = 4096;
@@ -56,8 +56,8 @@ impl Warp {
     }
 
     /// Formats like `printf`, with simplifications: for example, the flag for a space and the precision of integers are
-    /// ignored, `%E` and `%G` write lower-case letters, and widths and precisions are at most 256. After
-    /// `PRINT_BYTES` of strings, the rest of the format is printed as it is. Returns the text and the number of arguments.
+    /// ignored, `%E` and `%G` write lower-case letters, and widths and precisions are at most 256. After `PRINT_BYTES`
+    /// of strings, the rest of the format is printed unchanged. Returns the text and the number of arguments.
     fn formatted(
         &mut self,
         block: &BlockState<'_>,
@@ -86,8 +86,8 @@ impl Warp {
             let (mut flags, kind) = (rest[..end].to_owned(), rest.as_bytes()[end]);
             rest = &rest[end + 1..];
             while flags.contains('*') {
-                // The width, or the precision, is an argument of 32 bits. A negative width means left-justified, and a
-                // negative precision counts as none.
+                // The width or the precision is an argument of 32 bits. A negative width means that the output is
+                // left-justified. A negative precision is ignored.
                 at = aligned(at, 4);
                 let width = self.read(block, at, 4, lane)? as u32;
                 (at, count) = (at.wrapping_add(4), count + 1);
@@ -134,7 +134,7 @@ impl Directive {
         let (marks, sizes) = flags.split_at(marks);
         let sizes = sizes.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let (width, precision) = sizes.split_once('.').map_or((sizes, None), |(w, p)| (w, Some(p)));
-        // Limit width and precision, so a directive cannot request huge output.
+        // Width and precision are limited, so that a directive cannot request huge output.
         let bounded = |digits: &str| digits.parse::<usize>().unwrap_or(0).min(256);
         Self {
             kind,
@@ -200,7 +200,7 @@ fn exponential(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Formats like `%a`: the digits are exact unless a precision is given.
+/// Formats a number like `%a`. The digits are exact unless a precision is given.
 fn hexadecimal(value: f64, precision: Option<usize>) -> String {
     const DIGITS: usize = 13;
     let bits = value.to_bits();
@@ -213,7 +213,7 @@ fn hexadecimal(value: f64, precision: Option<usize>) -> String {
     };
     let digits = match precision.filter(|digits| *digits < DIGITS) {
         Some(digits) => {
-            // Round to the nearest, and halves to the even digit.
+            // This rounds to the nearest digit, or to the even one of two equally near digits.
             let dropped = 4 * (DIGITS - digits);
             let all = whole << 52 | fraction;
             let (kept, rest, half) = (all >> dropped, all & ((1 << dropped) - 1), 1_u64 << (dropped - 1));
@@ -232,7 +232,8 @@ fn hexadecimal(value: f64, precision: Option<usize>) -> String {
     format!("{sign}0x{whole}{digits}p{exponent:+}")
 }
 
-/// Formats like `%g`: in the notation that suits the exponent, without trailing zeros.
+/// Formats a number like `%g`: in decimal or exponential notation, depending on the exponent, and without trailing
+/// zeros.
 fn general(value: f64, precision: usize) -> String {
     let text = format!("{value:.*e}", precision - 1);
     let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);

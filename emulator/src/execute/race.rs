@@ -1,15 +1,16 @@
 //! Detects races in shared memory: two unordered accesses to the same bytes, at least one of them a write.
 //!
 //! As in PTX, accesses are ordered by barriers (of a block, of a warp, or in shared memory), and by fences, releases
-//! and acquires together with strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles
-//! and votes. Writes of the same value do not race. Neither do two accesses that are each strong or volatile, unless
-//! both are volatile and made by lanes of one warp.
+//! and acquires together with strong accesses. They are not ordered by the fact that the lanes of a warp run in
+//! lockstep, nor by shuffles and votes. Writes of the same value do not race. Two accesses that are each strong or
+//! volatile do not race either, unless both are volatile and made by lanes of one warp.
 //!
-//! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory (1, 2 or 4
-//! bytes), the detector remembers the thread, the instruction and the tick of the last write that changed it and of two
-//! reads by different threads. Two reads are enough to find that a writer has not waited for the readers, because at
-//! least one of them was made by a thread other than the writer. If it is not certain whether two accesses are ordered,
-//! they count as ordered, so every reported race is real.
+//! Whenever a barrier or fence orders threads, a counter called the *tick* advances. Shared memory is divided into
+//! parts of 1, 2 or 4 bytes. For each part, the detector remembers three accesses: the last write that changed the
+//! part, and two reads by different threads. Of each access, it remembers the thread, the instruction and the tick. Two
+//! reads are enough to find that a writer has not waited for the readers, because at least one of them was made by a
+//! thread other than the writer. If it is not certain whether two accesses are ordered, they are treated as ordered, so
+//! every reported race is real.
 
 mod orderly;
 mod phases;
@@ -22,8 +23,8 @@ use crate::code::{BarrierMode, Kernel, MatrixOp, MemoryAction, MemoryOrder, Memo
 use crate::fault::AccessKind;
 use crate::limits;
 
-/// An access to a part of shared memory. From the highest bit down: the tick (32 bits), an unused bit, whether several
-/// threads wrote the same value (1 bit), the instruction (20 bits) and the thread (10 bits).
+/// An access to a part of shared memory, packed into 64 bits. From the highest bit down: the tick (32 bits), an unused
+/// bit, whether several threads wrote the same value (1 bit), the instruction (20 bits) and the thread (10 bits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 struct Stamp(u64);
 
@@ -61,7 +62,7 @@ pub struct Conflict {
     pub kind: AccessKind,
 }
 
-/// An access of one thread.
+/// An access of one thread to shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedAccess {
     pub thread: u32,
@@ -77,27 +78,29 @@ pub struct Races {
     shift: u32,
     /// The last write to each part that changed its value.
     writers: Vec<Stamp>,
-    /// Reads of each part by up to two threads.
+    /// Up to two reads of each part, by different threads.
     readers: [Vec<Stamp>; 2],
     threads: usize,
     /// The current tick.
     now: u32,
-    /// Accesses before this tick are ordered before all that follow.
+    /// Accesses before this tick are ordered before all accesses from now on.
     base: u32,
-    /// For each pair of threads, a tick: the second thread's accesses before that tick are ordered before everything
-    /// that the first one does from now on. Empty until some threads, but not all, are ordered.
+    /// For each pair of threads, a tick: the second thread's accesses before this tick are ordered before everything
+    /// that the first thread does from now on. The list is empty until a barrier or fence orders only some of the
+    /// threads.
     known: Vec<u32>,
-    /// Whether threads of different warps were ordered other than by a barrier for all.
+    /// Whether threads of different warps were ordered by anything other than a barrier for all threads.
     crosses_warps: bool,
-    /// For each barrier and each thread, a tick: the threads that pass the barrier will be ordered after this thread's
-    /// accesses before the tick.
+    /// For each barrier and each thread, a tick: the accesses of this thread before the tick will be ordered before
+    /// everything that threads do after passing the barrier.
     arrived: Vec<Vec<u32>>,
-    /// For each thread, a tick: its accesses before the tick were published by a release, which is a release write or a
-    /// fence followed by a strong write.
+    /// For each thread, a tick: the thread's accesses before the tick were published by a release, which is either a
+    /// release write, or a fence followed by a strong write.
     published: Vec<u32>,
-    /// For each thread, the tick that began at its last fence; 0 if it has had none.
+    /// For each thread, the tick that began at its last fence; 0 if it has not executed a fence.
     fenced: Vec<u32>,
-    /// Whether each thread has, since its last fence, made a strong read, which may have found a published value.
+    /// For each thread, whether it has made a strong read since its last fence. Such a read may have found a published
+    /// value.
     observed: Vec<bool>,
     uses_fences: bool,
     /// Whether the kernel has barriers at which threads arrive without waiting.
@@ -105,24 +108,26 @@ pub struct Races {
     barriers: Barriers,
 }
 
-/// The host memory that the race detector needs for one block, in bytes.
+/// Returns the host memory that the race detector needs for one block, in bytes.
 pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     let stamps = (shared_bytes >> grain_shift(kernel)) * 3 * size_of::<Stamp>() as u64;
     let barriers = if kernel.mbarrier_ops.is_empty() { 0 } else { phases::barriers_bytes(threads) };
     stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3) + barriers
 }
 
-/// Whether an access to this space can be one to shared memory.
+/// Whether an access through this state space may be an access to shared memory.
 fn can_be_shared(space: MemorySpace) -> bool {
     matches!(space, MemorySpace::Shared | MemorySpace::Generic)
 }
 
-/// The binary logarithm of a part's size in bytes: that of the smallest access to shared memory, but at most 2.
+/// Returns the binary logarithm of a part's size in bytes. A part is as large as the smallest access to shared memory,
+/// but has at most 4 bytes.
 fn grain_shift(kernel: &Kernel) -> u32 {
     let accesses = kernel.memory_ops.iter().filter(|op| can_be_shared(op.space));
     let elements = accesses.map(|op| op.element.trailing_zeros());
-    // Lanes store adjacent elements of a matrix. Loads of elements need no smaller parts: every write covers whole
-    // parts, so a write that touches an element's part of memory is no smaller than that part.
+    // When a matrix is stored, different lanes store adjacent elements, so parts must not be larger than an element.
+    // Loads of elements do not require smaller parts, because every write covers whole parts, so a write that touches
+    // the part with a loaded element covers all of this part.
     let stored = kernel.matrix_ops.iter().filter_map(|op| match op {
         MatrixOp::StoreFragment { from, to } if can_be_shared(to.space) => {
             Some(from.element.bytes().trailing_zeros())
@@ -132,7 +137,7 @@ fn grain_shift(kernel: &Kernel) -> u32 {
     elements.chain(stored).min().unwrap_or(2).min(2)
 }
 
-/// Whether an access is weak, volatile, or strong without being volatile.
+/// The strength of an access: weak, volatile, or strong without being volatile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Strength {
     Weak,
@@ -140,7 +145,7 @@ enum Strength {
     Strong,
 }
 
-/// The strength of an instruction's access, and whether it is an atomic operation.
+/// Returns the strength of an instruction's access, and whether the instruction is an atomic operation.
 fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     let Some(Op::Memory(index)) = kernel.code.get(pc as usize).map(|instruction| instruction.op) else {
         return (Strength::Weak, false);
@@ -158,9 +163,9 @@ fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     (strength, is_atomic)
 }
 
-/// Whether two unordered accesses are not a race because each is strong or volatile. Each access is given as its thread
-/// and instruction. Two volatile accesses by lanes of one warp are a race nevertheless, because kernels that rely on
-/// lockstep execution make such accesses.
+/// Whether two unordered accesses are not a race because each of them is strong or volatile. An access is given as its
+/// thread and instruction. Two volatile accesses by lanes of one warp are a race nevertheless, because they are typical
+/// of kernels that wrongly rely on lockstep execution.
 fn is_no_race(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
     let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
     let both_volatile = first == Strength::Volatile && second == Strength::Volatile;
@@ -197,7 +202,7 @@ impl Races {
         }
     }
 
-    /// Starts a block. Accesses of earlier blocks no longer count.
+    /// Starts a block. The accesses of earlier blocks are forgotten.
     pub fn begin(&mut self) {
         if u32::MAX / 2 < self.now {
             self.writers.fill(Stamp::default());
@@ -237,8 +242,8 @@ impl Races {
     /// Orders everything that lanes of a warp have done so far before everything that they do from now on.
     pub fn order_lanes(&mut self, warp: u32, mask: u32) {
         let first = 32 * warp as usize;
-        // Unless threads of different warps were ordered, only the last barrier for all orders a lane after other
-        // warps.
+        // Unless threads of different warps were ordered, a lane is ordered after other warps only by the last barrier
+        // for all threads.
         let columns =
             if self.crosses_warps { 0..self.threads } else { first..(first + 32).min(self.threads) };
         let mut together = vec![0; columns.len()];
@@ -257,8 +262,8 @@ impl Races {
 
     /// Records that lanes of a warp arrive at a barrier for `needed` threads.
     pub fn arrive(&mut self, barrier: usize, warp: u32, mask: u32, needed: u32) {
-        // A barrier at which all threads wait needs no record. Arrivals without a wait, and barriers for some threads,
-        // order fewer accesses.
+        // A barrier at which all threads wait orders everything, so its arrivals need not be recorded. Arrivals without
+        // a wait, and barriers for only some threads, order fewer accesses.
         if !self.has_arrivals && self.threads <= needed as usize {
             return;
         }
@@ -274,7 +279,8 @@ impl Races {
         self.advance();
     }
 
-    /// Records that lanes of one or more warps pass a barrier. `all` says whether it orders all threads of the block.
+    /// Records that lanes of one or more warps pass a barrier. `all` says whether the barrier orders all threads of the
+    /// block.
     pub fn release(&mut self, barrier: usize, passing: impl Iterator<Item = (u32, u32)>, all: bool) {
         let together = std::mem::take(&mut self.arrived[barrier]);
         if all || together.is_empty() {
@@ -300,7 +306,7 @@ impl Races {
         self.advance();
     }
 
-    /// Records a strong access, and the order that it creates.
+    /// Records a strong access, and the order between threads that this access creates.
     pub fn synchronise(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
         if !self.uses_fences {
             return;
@@ -324,7 +330,7 @@ impl Races {
         self.advance();
     }
 
-    /// Orders everything that was published before everything that the thread does from now on.
+    /// Orders everything that other threads have published before everything that this thread does from now on.
     fn acquire(&mut self, thread: u32) {
         self.crosses_warps = true;
         let published = std::mem::take(&mut self.published);
@@ -378,7 +384,7 @@ impl Races {
         (access.at >> self.shift) as usize..((access.at + access.bytes - 1) >> self.shift) as usize + 1
     }
 
-    /// The last write and two reads of a part.
+    /// Returns the last write and two reads of a part.
     #[inline(always)]
     fn stamps(&self, part: usize) -> (Stamp, [Stamp; 2]) {
         (self.writers[part], [self.readers[0][part], self.readers[1][part]])

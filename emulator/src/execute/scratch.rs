@@ -1,10 +1,11 @@
-//! Shared and local memory: the bytes of one block or one warp, and a record of those that were written.
+//! Implements shared and local memory: the bytes of one block or one warp, and a record of which of them have been
+//! written.
 
 use super::Stop;
 use super::offsets::{Offsets, Run};
 use crate::fault::{Access, AccessKind, FaultKind, Memory};
 
-/// Whether an element was written.
+/// Whether an element of memory has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Written,
@@ -13,13 +14,13 @@ pub enum State {
     Pending,
 }
 
-/// The states of a byte in `Scratch::written`, besides 0.
+/// The values of a byte in `Scratch::written`, other than 0.
 const WRITTEN: u8 = 1;
 const PENDING: u8 = 2;
 
 impl State {
-    /// The state of an element, from the states of its bytes. It is pending if any byte is pending. Otherwise, it
-    /// counts as written if any byte was written.
+    /// Derives the state of an element from the states of its bytes. The element is pending if any of its bytes is.
+    /// Otherwise, it is treated as written if any of its bytes was written.
     #[inline(always)]
     fn of(bytes: u64) -> Self {
         if bytes & (u64::MAX / 255 * u64::from(PENDING)) != 0 {
@@ -65,7 +66,7 @@ impl State {
 #[derive(Debug, Default)]
 pub struct Scratch {
     bytes: Vec<u8>,
-    /// For every byte: `WRITTEN`, `PENDING`, or 0.
+    /// The state of every byte: `WRITTEN`, `PENDING`, or 0 if it was never written.
     written: Vec<u8>,
 }
 
@@ -84,7 +85,7 @@ impl Scratch {
         self.forget();
     }
 
-    /// Marks all bytes as never written, and leaves their values.
+    /// Marks all bytes as never written, without changing their values.
     pub fn forget(&mut self) {
         self.written.fill(0);
     }
@@ -116,7 +117,7 @@ impl Scratch {
         }
     }
 
-    /// Whether all lanes may read their elements. All elements must be inside and aligned.
+    /// Whether all lanes may read their elements. All elements must be aligned and inside this memory.
     #[inline(always)]
     pub fn allows_reads(&self, lanes: &Offsets, from: u32, bytes: u32, checks: bool) -> bool {
         let (mut pending, mut unwritten) = (0, 0);
@@ -135,14 +136,14 @@ impl Scratch {
         pending == 0 && (unwritten == 0 || !checks)
     }
 
-    /// Reads a word for each lane. All words must be inside and aligned.
+    /// Reads a word for each lane. All words must be aligned and inside this memory.
     #[inline(always)]
     pub fn load_words(&self, lanes: &Offsets, from: u32) -> [u32; 32] {
         gathered(&self.bytes, lanes, from)
     }
 
-    /// The mask of the lanes whose store would change a word's value, or write a word that does not yet count as
-    /// written. Includes lanes that are not active.
+    /// Returns the mask of the lanes whose store would change the value of a word or the record that it has been
+    /// written. The mask includes lanes that are not active.
     #[inline(always)]
     pub fn changed_words(&self, lanes: &Offsets, from: u32, row: &[u32; 32]) -> u32 {
         let states = gathered(&self.written, lanes, from);
@@ -155,7 +156,7 @@ impl Scratch {
         changed
     }
 
-    /// Writes a word for each active lane. All words must be inside and aligned.
+    /// Writes a word for each active lane. All words must be aligned and inside this memory.
     #[inline(always)]
     pub fn store_words(&mut self, lanes: &Offsets, from: u32, row: &[u32; 32], active: u32) {
         let (words, states) = (self.bytes.as_chunks_mut::<4>().0, self.written.as_chunks_mut::<4>().0);
@@ -179,8 +180,8 @@ impl Scratch {
         }
     }
 
-    /// Whether a store would change an element's value, or write an element that does not yet count as written. The
-    /// element must be inside.
+    /// Whether a store would change the value of an element or the record that it has been written. The element must be
+    /// inside this memory.
     pub fn changes(&self, at: u64, bytes: u32, value: u64) -> bool {
         let (old, state) = self.load(at, bytes);
         state != State::Written || old != value
@@ -215,7 +216,7 @@ impl Scratch {
     }
 }
 
-/// The word of each lane. All words must be inside and aligned.
+/// Returns the word of each lane. All words must be aligned and inside `bytes`.
 #[inline(always)]
 fn gathered(bytes: &[u8], lanes: &Offsets, from: u32) -> [u32; 32] {
     let words = bytes.as_chunks::<4>().0;
@@ -240,7 +241,7 @@ fn gathered(bytes: &[u8], lanes: &Offsets, from: u32) -> [u32; 32] {
     row
 }
 
-/// The index of the word at an offset.
+/// Returns the index of the word at an offset.
 #[inline(always)]
 fn word(at: u32) -> usize {
     (at / 4) as usize

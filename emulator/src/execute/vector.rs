@@ -1,4 +1,4 @@
-//! Operations on all lanes of a warp in one loop, which the compiler vectorises.
+//! Executes operations on all lanes of a warp in one loop, which the compiler vectorises.
 
 use std::cmp::Ordering;
 
@@ -34,7 +34,7 @@ fn wide2(registers: &mut Registers, mask: u32, to: u32, a: u32, b: u32, f: impl 
     write(&mut registers.wide[to as usize], mask, |lane| f(x[lane], y[lane]));
 }
 
-/// The bits of a result, with every NaN replaced by the canonical one.
+/// Returns the bits of a result, in which every NaN is replaced by the canonical NaN.
 #[inline(always)]
 fn canonical(value: f32) -> u32 {
     if value.is_nan() { 0x7fff_ffff } else { value.to_bits() }
@@ -213,7 +213,7 @@ pub fn move_wide(registers: &mut Registers, mask: u32, to: u32, from: u32) {
     write(&mut registers.wide[to as usize], mask, |l| x[l]);
 }
 
-/// Computes a × b + c, rounded once. `FUSED` says whether the host has an instruction for that.
+/// Computes a × b + c, rounded once. `FUSED` says whether the host has an instruction for this.
 #[inline(always)]
 pub fn fma_f32<const FUSED: bool>(
     flush: bool,
@@ -234,9 +234,10 @@ pub fn fma_f32<const FUSED: bool>(
     }
 }
 
-/// Computes a × b + c in `f64`, in which the product is exact. The sum is rounded to `f64` and then to `f32`. Where the
-/// second rounding could matter, the result is computed again and rounded only once: if the `f64` is half-way between
-/// two `f32` numbers, or is not zero and has less than twice the magnitude of the smallest normal `f32`.
+/// Computes a × b + c in `f64`, in which the product is exact. The sum is rounded to `f64` and then to `f32`. If
+/// rounding twice could make a difference, the result is computed again and rounded only once. This is the case if the
+/// `f64` is half-way between two `f32` numbers, or is not zero and has less than twice the magnitude of the smallest
+/// normal `f32`.
 fn fma_f32_in_f64(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {

@@ -12,7 +12,7 @@ fn row() -> impl Strategy<Value = [u32; 32]> {
         any::<u32>(),
         0x3f00_0000_u32..0x4100_0000,
         0_u32..0x0200_0000,
-        // Values with few bits, whose sums are often half-way between two numbers.
+        // These values have few significant bits, so their sums are often half-way between two numbers.
         (0_u32..256).prop_map(|bits| 0x3f80_0000 | bits << 15),
         (0_u32..256, 100_u32..150).prop_map(|(bits, exponent)| exponent << 23 | bits),
         Just(0x7f80_0000),

@@ -1,4 +1,4 @@
-//! One warp: its registers, the parts into which it has diverged, and the loop that executes it.
+//! Executes one warp: holds its registers and the parts into which it has diverged, and runs these parts in turn.
 
 use super::block::BlockState;
 use super::copy::PendingCopy;
@@ -9,7 +9,7 @@ use crate::fault::FaultKind;
 use crate::lane::mask;
 use crate::limits;
 
-/// The number of bytes of local memory that can be marked as never written in the time of an instruction.
+/// The number of bytes of local memory that can be marked as never written in the time that an instruction takes.
 const FORGOTTEN_BYTES_PER_INSTRUCTION: u32 = 1024;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Registers {
     }
 }
 
-/// Lanes that are at the same instruction.
+/// The lanes of a warp that are at the same instruction and run together.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub pc: u32,
@@ -78,24 +78,24 @@ pub struct Warp {
     pub groups: [u64; 32],
     /// The index of the last accessed allocation.
     pub hint: usize,
-    /// The number of backward branches since a part last yielded, counted while another part could run.
+    /// The number of backward branches since a part last yielded. They are counted only while another part could run.
     pub backward: u32,
 }
 
-/// The state of a warp's turn: the instructions left in it, and the state of other parts.
+/// The state of a warp's turn: how many instructions are left, and where other parts are.
 struct Turn {
     left: u32,
     /// Whether the part that ran last yielded after many backward branches, so that another part must run next.
     yields: bool,
-    /// The position at which the running part must stop, because another part is there. `u32::MAX` if no part is ahead,
-    /// or if a part is behind, which happens after a yield.
+    /// The position of the next part ahead, at which the running part must stop. `u32::MAX` if no part is ahead, or if
+    /// another part is behind, which can be the case after a yield.
     ahead: u32,
     others_can_run: bool,
 }
 
-/// The reason why a part of a warp stopped running.
+/// Why a part of a warp stopped running.
 enum Pause {
-    /// The part's lanes have ended, are waiting, or are back in the list of parts.
+    /// The part's lanes have ended or are waiting, or have been put back into the list of parts.
     PartStopped,
     /// The turn is over.
     Turn,
@@ -141,7 +141,7 @@ impl Warp {
         }
     }
 
-    /// Adds lanes that can run from a position, and merges them with lanes that are there already.
+    /// Adds lanes that can run from a position. If a part is already at that position, merges the lanes into that part.
     pub fn put(&mut self, pc: u32, mask: u32) {
         if mask == 0 {
             return;
@@ -152,8 +152,8 @@ impl Warp {
         }
     }
 
-    /// Makes a part wait at a collective instruction for missing lanes. If none is missing, puts it back into the list,
-    /// together with the lanes that wait there with the same mask of members.
+    /// Makes a part wait at a collective instruction for missing lanes. If no lane is missing, puts the part back into
+    /// the list of parts, together with the lanes that wait at the instruction with the same mask of members.
     pub fn gather(&mut self, part: Part, members: u32) {
         let known =
             self.gathering.iter().position(|(gathered, mask)| (gathered.pc, *mask) == (part.pc, members));
@@ -285,7 +285,7 @@ impl Warp {
                     }
                     if others_can_run && limits::BRANCHES_BEFORE_YIELD < self.backward {
                         self.backward = 0;
-                        // Put the part at the end of the list, so another part is chosen.
+                        // The part is put at the end of the list, so that another part is chosen.
                         self.put(pc + 1, mask & !active);
                         self.parts.push(Part { pc: target, mask: active });
                         turn.yields = true;
@@ -296,7 +296,7 @@ impl Warp {
                         continue;
                     }
                     if active == mask && pc < ahead && ahead != u32::MAX {
-                        // All other parts are ahead.
+                        // All other parts are ahead, so this part may continue.
                         *at = target;
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! Reports a warp's accesses to shared memory to the race detector, before they are executed.
+//! Reports the accesses of a warp to shared memory to the race detector, before they are executed.
 
 use super::block::BlockState;
 use super::race::SharedAccess;
@@ -10,9 +10,9 @@ use crate::decode::SHARED_WINDOW;
 use crate::fault::AccessKind;
 
 impl Warp {
-    /// Checks a load, store or atomic operation for races. Also carries out stores, so that the next lane's store of
-    /// the same value changes nothing. Leaves out accesses that are misaligned or outside shared memory: these are
-    /// refused later, or reach other memory.
+    /// Checks a load, store or atomic operation for races. Stores are also carried out here, so that if the next lane
+    /// stores the same value, its store changes nothing. Accesses that are misaligned or outside shared memory are
+    /// skipped, because they are refused later, or are to other memory.
     pub fn watch(
         &self,
         block: &mut BlockState<'_>,
@@ -88,7 +88,7 @@ impl Warp {
         }
     }
 
-    /// Checks one lane's read for a race. Its bytes must lie inside shared memory.
+    /// Checks one lane's read for a race. The bytes that it reads must be inside shared memory.
     pub fn watch_read(
         &self,
         block: &mut BlockState<'_>,
@@ -105,8 +105,8 @@ impl Warp {
         }
     }
 
-    /// Checks one lane's write for a race. Its bytes must lie inside shared memory. `changes` says whether the write
-    /// changes their values.
+    /// Checks one lane's write for a race. The bytes that it writes must be inside shared memory. `changes` says
+    /// whether the write changes their values.
     pub fn watch_write(
         &self,
         block: &mut BlockState<'_>,

@@ -1,5 +1,5 @@
-//! The fast path for loads and stores, executed for all lanes at once. Unusual accesses use the slow path, which goes
-//! lane by lane and reports faults. All lanes are checked before anything is written.
+//! Implements the fast path for loads and stores, which executes them for all lanes at once. Unusual accesses take the
+//! slow path (`access`), which goes lane by lane and reports faults. All lanes are checked before anything is written.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +14,8 @@ use crate::decode::SHARED_WINDOW;
 use crate::memory::Allocation;
 
 impl Warp {
-    /// Tries to perform an access. Returns false if the slow path has to perform it. In that case, the slow path
-    /// repeats every change that was made here.
+    /// Tries to perform an access. Returns false if the slow path has to perform it. Changes that were made here before
+    /// are then made again by the slow path.
     #[inline(always)]
     pub fn all_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.order.is_strong() && op.element == 8 {
@@ -173,7 +173,8 @@ impl Warp {
         Offsets::find(&self.registers, op.at, piece, op.bytes, active)
     }
 
-    /// The allocation that the first active lane accesses, and the offsets of all lanes, if all active lanes access it.
+    /// Returns the allocation that the first active lane accesses, and the offsets of all lanes in it, if all active
+    /// lanes access this allocation.
     #[inline(always)]
     pub fn global_offsets<'m>(
         &mut self,
@@ -253,7 +254,7 @@ impl Warp {
     }
 }
 
-/// Reads a word for each lane. All words must be inside and aligned.
+/// Reads a word for each lane. All words must be aligned and inside the allocation.
 #[inline(always)]
 fn load_words(allocation: &Allocation, offsets: &Offsets, from: u32) -> [u32; 32] {
     let (words, first) = allocation.words();
@@ -328,7 +329,7 @@ fn store_elements(
     }
 }
 
-/// The bits of an element in a register of 64 bits.
+/// Returns the bits of an element in a register of 64 bits.
 #[inline(always)]
 fn extended(value: u64, bytes: u32, signed: bool) -> u64 {
     let unused = 64 - 8 * bytes;

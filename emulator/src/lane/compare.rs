@@ -1,4 +1,4 @@
-//! Comparisons and selections.
+//! Computes comparisons and selections: `set`, `setp` and `slct`.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use crate::code::{Compare, FlagOp};
 pub struct Comparison {
     pub compare: Compare,
     pub ty: Type,
-    /// For floats of 16 and 32 bits: subnormal operands become zeros.
+    /// For floats of 16 and 32 bits: whether subnormal operands are replaced by zeros.
     pub flush: bool,
     /// The operation that combines the result with a predicate, and whether the predicate is negated.
     pub combine: Option<(FlagOp, bool)>,

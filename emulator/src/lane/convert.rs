@@ -1,4 +1,4 @@
-//! Conversions: the supported forms of `cvt`.
+//! Computes conversions: the supported forms of `cvt`.
 
 use super::Type;
 use super::float::{flushed, saturated};
@@ -8,16 +8,16 @@ use super::soft::{BF16, F16, F32, F64, Format, Rounding, Value, from_integer, un
 pub struct Conversion {
     pub to: Type,
     pub from: Type,
-    /// The rounding mode, also of conversions to integers.
+    /// The rounding mode, which also applies to conversions to integers.
     pub rounding: Rounding,
     /// Whether the result is an integral number, even if it is a float.
     pub integral: bool,
-    /// Subnormal `f32` operands and results become zeros.
+    /// Whether subnormal `f32` operands and results are replaced by zeros.
     pub flush: bool,
-    /// A result of an integer type is limited to the type's range. A float is limited to the range from 0 to 1, and NaN
-    /// becomes 0.
+    /// Whether the result saturates: a result of an integer type is limited to the type's range, and a float to the
+    /// range from 0 to 1, with NaN replaced by 0.
     pub saturate: bool,
-    /// Negative results become zero.
+    /// Whether negative results are replaced by zero.
     pub relu: bool,
 }
 
@@ -48,7 +48,7 @@ impl Conversion {
         let (low, single) = (a & 0xffff, a as u32);
         let exponent = single >> 23 & 0xff;
         match (self.from, self.to) {
-            // A normal number, so only the bias of its exponent changes.
+            // The number is normal, so only the bias of its exponent changes.
             (Type::F16, Type::F32) if !matches!(low >> 10 & 31, 0 | 31) => {
                 Some((low & 0x8000) << 16 | ((low & 0x7fff) + (112 << 10)) << 13)
             }
@@ -122,7 +122,7 @@ impl Conversion {
         if self.relu && !is_nan && bits & sign != 0 { 0 } else { bits }
     }
 
-    /// The bits for a register that may be wider than the type: a signed value is sign-extended.
+    /// Extends a result to the bits of a register that may be wider than the type. A signed value is sign-extended.
     fn extended(&self, bits: u64) -> u64 {
         if self.to.is_signed() { self.to.signed(bits) as u64 } else { self.to.truncate(bits) }
     }
@@ -133,7 +133,7 @@ pub fn rounded_to_tf32(bits: u64) -> u64 {
     if matches!(unpack(bits, F32), Value::Nan) {
         return F32.nan;
     }
-    // A magnitude that is too large is carried to infinity. Infinity itself stays the same.
+    // If the magnitude becomes too large, the carry turns the result into infinity. Infinity itself stays the same.
     (bits + 0x1000) & 0xffff_e000
 }
 

@@ -1,5 +1,5 @@
-//! Arithmetic on `f32` and `f64`. Rounding to nearest uses the host's arithmetic, and the other modes use exact
-//! arithmetic.
+//! Computes arithmetic on `f32` and `f64`. Results that are rounded to nearest come from the host's arithmetic, and
+//! results in the other rounding modes from exact arithmetic.
 
 use super::Type;
 use super::soft::{F32, F64, Format, Rounding, unpack};
@@ -11,13 +11,13 @@ pub enum FloatOp {
     Mul,
     Fma,
     Div,
-    /// Division by the fast reciprocal, which is zero for the largest divisors.
+    /// Division that multiplies by an approximate reciprocal, which is zero for the largest divisors.
     DivApproximate,
     Reciprocal,
     SquareRoot,
     ReciprocalSquareRoot,
-    /// For `f64`: computes the upper half of the result from the upper half of the operand. The lower half is zero. The
-    /// next operation is computed in the same way.
+    /// For `f64`: computes the upper half of the reciprocal from the upper half of the operand. The lower half of the
+    /// result is zero. The next variant works in the same way.
     ReciprocalHigh,
     ReciprocalSquareRootHigh,
     Sine,
@@ -49,13 +49,13 @@ pub struct FloatFunction {
     /// Whether the operands are `f64` instead of `f32`.
     pub wide: bool,
     pub rounding: Rounding,
-    /// For `f32`: subnormal operands and results become zeros.
+    /// For `f32`: whether subnormal operands and results are replaced by zeros.
     pub flush: bool,
-    /// For `f32`: the result is limited to the range from 0 to 1, and NaN becomes 0.
+    /// For `f32`: whether the result is limited to the range from 0 to 1, with NaN replaced by 0.
     pub saturate: bool,
-    /// For `min` and `max`: the result is NaN if one operand is NaN.
+    /// For `min` and `max`: whether the result is NaN if one operand is NaN.
     pub propagates_nan: bool,
-    /// For `min` and `max`: compares magnitudes, and the result has the product of the signs.
+    /// For `min` and `max`: whether magnitudes are compared, and the result gets the product of the operands' signs.
     pub xor_sign: bool,
 }
 
@@ -198,13 +198,14 @@ impl FloatFunction {
     }
 }
 
-/// The smaller or larger of two numbers. -0 is less than +0.
+/// Returns the smaller or larger of two numbers, where -0 is less than +0.
 pub fn extreme(larger: bool, propagates_nan: bool, xor_sign: bool, a: u64, b: u64, format: Format) -> u64 {
     let sign = 1_u64 << (format.exponent_bits + format.fraction_bits);
     let infinity = ((1_u64 << format.exponent_bits) - 1) << format.fraction_bits;
     let is_nan = |value: u64| infinity < value & (sign - 1);
     let (first, second) = if xor_sign { (a & (sign - 1), b & (sign - 1)) } else { (a, b) };
-    // Map floats to integers of the same order: negative floats are reversed and precede the others.
+    // This maps floats to integers in the same order: the order of negative floats is reversed, and they precede the
+    // others.
     let order = |value: u64| {
         let magnitude = (value & (sign - 1)) as i64;
         if value & sign != 0 { -1 - magnitude } else { magnitude }

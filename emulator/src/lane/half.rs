@@ -1,5 +1,5 @@
-//! Arithmetic on `f16` and `bf16`, single or in pairs. Sums and products are rounded once, as if they had been computed
-//! exactly.
+//! Computes arithmetic on `f16` and `bf16`, single or in pairs. Sums and products are rounded once, as if they had been
+//! computed exactly.
 
 use super::Type;
 use super::float::extreme;
@@ -24,17 +24,17 @@ pub struct HalfFunction {
     pub op: HalfOp,
     /// Whether the operands are `bf16` instead of `f16`.
     pub brain: bool,
-    /// Whether each operand has two numbers.
+    /// Whether each operand consists of two numbers.
     pub pair: bool,
-    /// Subnormal operands and results become zeros.
+    /// Whether subnormal operands and results are replaced by zeros.
     pub flush: bool,
-    /// Results are limited to the range from 0 to 1, and NaN becomes 0.
+    /// Whether results are limited to the range from 0 to 1, with NaN replaced by 0.
     pub saturate: bool,
-    /// Negative results become zero.
+    /// Whether negative results are replaced by zero.
     pub relu: bool,
-    /// For `min` and `max`: the result is NaN if one operand is NaN.
+    /// For `min` and `max`: whether the result is NaN if one operand is NaN.
     pub propagates_nan: bool,
-    /// For `min` and `max`: compares magnitudes, and the result has the product of the signs.
+    /// For `min` and `max`: whether magnitudes are compared, and the result gets the product of the operands' signs.
     pub xor_sign: bool,
 }
 
@@ -98,7 +98,7 @@ impl HalfFunction {
         }
     }
 
-    /// Computes the result exactly, for any values, and rounds it once.
+    /// Computes the result of any operands exactly, and rounds it once.
     pub(super) fn exactly(&self, x: Value, y: Value, z: Value, format: Format) -> u64 {
         let nearest = Rounding::NearestEven;
         match self.op {
@@ -109,9 +109,9 @@ impl HalfFunction {
         }
     }
 
-    /// Computes the result in `f64`, for zeros and normal numbers whose result is zero or normal, too. Products are
-    /// exact in `f64`. The sum may be rounded there, which matters only if it then seems to be half-way between two
-    /// numbers. Returns `None` in that case, and for other numbers.
+    /// Computes the result in `f64`, in which products are exact. This works only if the operands and the result are
+    /// zero or normal. A sum may be rounded in `f64`, which matters only if the rounded sum is half-way between two
+    /// numbers of the format. Returns `None` in this case, and for other operands and results.
     pub(super) fn in_f64(&self, a: u64, b: u64, c: u64, format: Format) -> Option<u64> {
         let (x, y, z) = (widened(a, format)?, widened(b, format)?, widened(c, format)?);
         let result = match self.op {
@@ -140,7 +140,7 @@ fn bias(format: Format) -> u64 {
     (1 << (format.exponent_bits - 1)) - 1
 }
 
-/// The same number as an `f64`, if it is zero or normal.
+/// Converts a number to `f64`, if it is zero or normal.
 fn widened(bits: u64, format: Format) -> Option<f64> {
     let (sign, magnitude) = ((bits & 0x8000) << 48, bits & 0x7fff);
     let exponent = magnitude >> format.fraction_bits;

@@ -1,11 +1,11 @@
-//! Arithmetic on integers, and bit operations.
+//! Computes arithmetic on integers, and bit operations.
 
 use super::{Results, Type, mask};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntegerOp {
     Add,
-    /// Clamps the result to the range of `i32`.
+    /// Adds, and clamps the result to the range of `i32`.
     AddSaturating,
     Sub,
     SubSaturating,
@@ -20,7 +20,7 @@ pub enum IntegerOp {
     Mul24High,
     Mad24Low,
     Mad24High,
-    /// Adds with carry. Here and in the next three operations, the last operand is the carry in, and the second result
+    /// Adds with carry. In this and the next three operations, the last operand is the carry in, and the second result
     /// is the carry out.
     AddCarry,
     SubCarry,
@@ -52,25 +52,25 @@ pub enum IntegerOp {
     CountLeadingZeros,
     /// The position of the highest set bit, or of the highest clear bit of a negative number; 32 ones if there is none.
     FindHighest,
-    /// Like `FindHighest`, but the distance of that bit from the top.
+    /// Like `FindHighest`, but the result is the distance of that bit from the highest bit of the type.
     FindHighestAsShift,
     Reverse,
     Extract,
     Insert,
-    /// Consecutive ones: the operands are the lowest position and the number of ones. If `wraps`, both are taken modulo
-    /// 32; otherwise they are at most 32.
+    /// A mask of consecutive ones. The operands are the lowest position and the number of ones. If `wraps`, both are
+    /// taken modulo 32; otherwise, values above 32 are treated as 32.
     MaskOfBits {
         wraps: bool,
     },
-    /// Extends a number whose size in bits is the second operand. If `wraps`, the size is taken modulo 32; otherwise it
-    /// is at most 32.
+    /// Sign-extends a number whose size in bits is the second operand. If `wraps`, the size is taken modulo 32;
+    /// otherwise, a size above 32 is treated as 32.
     SignExtend {
         wraps: bool,
     },
     Permute(Permute),
     /// A logical function of three inputs, given by its truth table.
     Logic3(u8),
-    /// Adds four products of bytes to the third operand. The flags say whether each operand's bytes are signed.
+    /// Adds four products of bytes to the third operand. The flags say for each operand whether its bytes are signed.
     Dot4 {
         first: bool,
         second: bool,
@@ -124,7 +124,7 @@ pub fn apply(op: IntegerOp, ty: Type, [a, b, c, d]: [u64; 4]) -> Results {
             );
         }
         Op::SubCarry => {
-            // The carry flag holds the borrow.
+            // In a subtraction, the carry flag contains the borrow.
             let (first, second) =
                 (u128::from(ty.truncate(a)), u128::from(ty.truncate(b)) + u128::from(c & 1));
             return (first.wrapping_sub(second) as u64, u64::from(first < second));
@@ -216,7 +216,7 @@ fn carried(sum: u128, bits: u32) -> Results {
     (sum as u64, u64::from(sum >> bits != 0))
 }
 
-/// Divides two numbers. As on the hardware, a division by zero sets all bits of the result.
+/// Divides two numbers. As on the hardware, all bits of the result are set if the divisor is zero.
 fn divided(ty: Type, x: i128, y: i128) -> u64 {
     if y == 0 { ty.truncate(u64::MAX) } else { (x / y) as u64 }
 }

@@ -1,9 +1,9 @@
-//! Instructions that compute a result from the values of a single lane, as pure functions of bits. Each file except
-//! `soft` has one family of instructions.
+//! Computes the instructions whose result depends only on the values of a single lane, as pure functions of bits. Each
+//! file except `soft` contains one family of instructions.
 //!
-//! A value is the bits of a register, zero-extended. A result may have more bits than its register, because the caller
-//! truncates it. The register of a conversion may be wider than the type, so signed results of conversions are
-//! sign-extended.
+//! A value consists of the bits of a register, zero-extended. A result may have more bits than its register, because
+//! the caller truncates the result. Signed results of conversions are sign-extended, because the register of a
+//! conversion may be wider than the type.
 
 pub mod compare;
 pub mod convert;
@@ -102,13 +102,13 @@ impl Type {
         mask(value, self.bits())
     }
 
-    /// The value as a signed number.
+    /// Returns the value as a signed number.
     pub fn signed(self, value: u64) -> i64 {
         let unused = 64 - self.bits();
         ((value << unused) as i64) >> unused
     }
 
-    /// The value as a number, signed or unsigned like the type.
+    /// Returns the value as a number, which is signed or unsigned like the type.
     pub fn number(self, value: u64) -> i128 {
         if self.is_signed() { i128::from(self.signed(value)) } else { i128::from(self.truncate(value)) }
     }
@@ -131,7 +131,7 @@ pub enum Function {
     Pack {
         bits: u32,
     },
-    /// The bits of a value from bit `shift` on.
+    /// Returns the bits of a value from bit `shift` on.
     Extract {
         shift: u32,
     },
@@ -139,7 +139,7 @@ pub enum Function {
     RoundToTf32,
 }
 
-/// The result and the second result of a lane. The second result is 0 if the operation has only one.
+/// The result and the second result of a lane. The second result is 0 if the operation has only one result.
 pub type Results = (u64, u64);
 
 impl Function {

@@ -1,7 +1,7 @@
-//! Software floating point for rounding modes and formats that the host does not support. Values are exact, or precise
-//! enough to be rounded to any format as if they were exact.
+//! Implements floating-point arithmetic in software, for rounding modes and formats that the host does not support.
+//! Values are exact, or precise enough that rounding them to any format gives the same result as if they were exact.
 
-/// How a value between two numbers of a format is rounded.
+/// The direction in which a value between two numbers of a format is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     NearestEven,
@@ -41,7 +41,8 @@ impl Format {
     }
 }
 
-/// A number, either exact or with all bits below its lowest bit folded into that bit (sticky).
+/// A number, which is either exact, or has a sticky lowest bit: this bit is set if any lower bit of the exact number is
+/// set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     Nan,
@@ -154,7 +155,7 @@ impl Value {
         }
     }
 
-    /// Rounds to an integer and clamps it. `None` if this is NaN.
+    /// Rounds to an integer and clamps it. Returns `None` if the value is NaN.
     pub fn to_integer(self, rounding: Rounding, min: i128, max: i128) -> Option<i128> {
         let clamped = |negative| if negative { min } else { max };
         match self.round_to_integer(rounding) {
@@ -257,7 +258,7 @@ impl Value {
             Infinite { negative: false } => self,
             Infinite { .. } | Finite { negative: true, .. } => Nan,
             Finite { negative, mantissa, exponent } => {
-                // The remaining exponent must be even.
+                // The remaining exponent must be even, so that it can be halved.
                 let mut raised = mantissa.leading_zeros();
                 raised -= u32::from((exponent - raised as i32) % 2 != 0);
                 let whole = mantissa << raised;

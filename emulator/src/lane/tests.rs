@@ -1,4 +1,4 @@
-//! Compares exact arithmetic with the host's arithmetic, and its rounding modes with each other.
+//! Compares exact arithmetic with the host's arithmetic, and the rounding modes of exact arithmetic with each other.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn rounded(op: FloatOp, ty: Type, rounding: Rounding, values: [u64; 3]) -> u64 {
     function.apply([values[0], values[1], values[2], 0])
 }
 
-/// Computes the same as `rounded`, in exact arithmetic.
+/// Computes the same result as `rounded`, but in exact arithmetic.
 fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u64 {
     let [a, b, c] = values.map(|bits| unpack(bits, format));
     let result = match op {
@@ -38,7 +38,8 @@ fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u
     result.round(format, rounding)
 }
 
-/// Numbers close to each other, whose sums cancel, subnormal and very small numbers, and arbitrary bits.
+/// Generates numbers that are close to each other, so that they cancel in sums, subnormal and very small numbers, and
+/// arbitrary bits.
 fn bits32() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u32>().prop_map(u64::from),
@@ -67,7 +68,8 @@ fn order(bits: u64, sign: u64) -> i128 {
     if bits & sign != 0 { -magnitude } else { magnitude }
 }
 
-/// The results of rounding down and up are equal or neighbours, and the other modes result in one of them.
+/// Checks that the results of rounding down and up are equal or neighbours, and that the other modes give one of these
+/// two results.
 fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseError> {
     let sign = if ty == Type::F32 { 1 << 31 } else { 1 << 63 };
     let by = |rounding| rounded(op, ty, rounding, values);
@@ -87,8 +89,9 @@ fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// The bits of the half nearest to a number; of two equally near halves, the one whose last bit is zero.
-/// `f16::from_f64` cannot be used, because it rounds to `f32` first on some processors and drops bits on others.
+/// Returns the bits of the half (`f16`) that is nearest to a number; of two equally near halves, the one whose last bit
+/// is zero. `f16::from_f64` cannot be used, because it rounds to `f32` first on some processors and drops bits on
+/// others.
 fn nearest_half(number: f64) -> u64 {
     if number.is_nan() {
         return F16.nan;
@@ -241,7 +244,7 @@ proptest! {
     }
 }
 
-/// Rounding the exact result to `f32` first would move it to the middle between two halves.
+/// If the exact result were rounded to `f32` first, it would be moved to the midpoint between two halves.
 #[test]
 fn fused_halves_do_not_round_through_f32() {
     let apply = HalfFunction::new(HalfOp::Fma, Type::F16);

@@ -1,4 +1,4 @@
-//! Copies within global memory, which preserve the state of bytes that were never written.
+//! Copies bytes within global memory. Copies of bytes that were never written are also marked as never written.
 
 use super::Heap;
 use crate::fault::Fault;
@@ -7,7 +7,7 @@ use crate::fault::Fault;
 const PIECE: u64 = 4096;
 
 impl Heap {
-    /// Copies bytes within the device. Bytes that were never written stay so in the copy. The ranges may overlap.
+    /// Copies bytes within the device, including the marks of bytes that were never written. The ranges may overlap.
     pub fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
         if bytes == 0 {
             return Ok(());
@@ -16,7 +16,7 @@ impl Heap {
         let (target, target_offset) = self.changeable(to, bytes)?;
         let pieces = bytes.div_ceil(PIECE);
         for number in 0..pieces {
-            // Before a piece is overwritten, it must have been copied.
+            // The pieces are copied in such an order that each has been copied before it is overwritten.
             let at = PIECE * if from < to { pieces - 1 - number } else { number };
             let length = PIECE.min(bytes - at);
             let piece = &mut [0; PIECE as usize][..length as usize];

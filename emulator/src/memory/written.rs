@@ -1,16 +1,16 @@
-//! Which bytes of an allocation were written.
+//! Records which bytes of an allocation were written.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A bit for each byte, set once the byte is written. Until [`forget`](Self::forget) is first called, there are no
-/// bits, and all bytes count as written.
+/// A bit for each byte, which is set when the byte is written. Until [`forget`](Self::forget) is called for the first
+/// time, there are no bits, and all bytes count as written.
 #[derive(Debug, Default)]
 pub struct Written(OnceLock<Box<[AtomicU32]>>);
 
 impl Written {
-    /// Records that no byte of an allocation of `end` bytes was written. Returns `None` if memory for the bits is
-    /// refused.
+    /// Makes a record for an allocation of `end` bytes, none of which was written. Returns `None` if memory for the
+    /// bits cannot be allocated.
     pub fn nothing(end: u64) -> Option<Self> {
         let length = end.div_ceil(32) as usize;
         let mut bits = Vec::new();

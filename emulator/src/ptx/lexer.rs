@@ -4,7 +4,7 @@ use crate::fault::LoadError;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Token<'a> {
-    /// A name, a register, a directive, or an opcode with its qualifiers.
+    /// A word: a name, a register, a directive, or an opcode with its qualifiers.
     Word(&'a str),
     /// A number, or any other token that begins with a digit.
     Digits(&'a str),
@@ -48,7 +48,7 @@ impl<'a> Lexer<'a> {
         self.next == Token::Mark(mark)
     }
 
-    /// Takes the mark if it is the next token, and returns whether it was.
+    /// Takes the next token if it is this mark, and returns whether it was.
     pub fn accept(&mut self, mark: char) -> Result<bool, LoadError> {
         let found = self.is(mark);
         if found {
@@ -71,7 +71,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The error for an unexpected token.
+    /// Returns the error for an unexpected token.
     pub fn unexpected(&self, wanted: &str) -> LoadError {
         let found = match self.next {
             Token::Word(word) | Token::Digits(word) => format!("`{}`", clipped(word)),
@@ -152,7 +152,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The beginning of a word, short enough for a message.
+/// Returns the beginning of a word, which is short enough for a message.
 pub fn clipped(word: &str) -> &str {
     word.char_indices().nth(60).map_or(word, |(end, _)| &word[..end])
 }
@@ -165,7 +165,7 @@ fn is_in_word(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '_' | '$' | '%')
 }
 
-/// The length of a word, which may contain dots, and `::` as in `.shared::cta`.
+/// Returns the length of a word, which may contain dots, and `::` as in `.shared::cta`.
 fn word_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -181,8 +181,8 @@ fn word_length(text: &str) -> usize {
     at
 }
 
-/// The length of a token that begins with a digit: letters, digits, dots, and the sign of a decimal exponent. The
-/// parser checks whether the token is a number.
+/// Returns the length of a token that begins with a digit and consists of letters, digits, dots, and the sign of a
+/// decimal exponent. The parser checks whether the token is a number.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let is_prefixed = bytes.len() > 1 && bytes[0] == b'0' && bytes[1].is_ascii_alphabetic();

@@ -1,4 +1,4 @@
-//! Parses PTX: from text to declarations and statements, each with its line.
+//! Parses PTX text into declarations and statements, each with its line.
 
 pub mod lexer;
 mod module;

@@ -28,7 +28,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
         let line = lexer.line();
         let word = match lexer.peek() {
             Token::End => break,
-            // An empty statement, which some compilers write.
+            // This is an empty statement, which some compilers write.
             Token::Mark(';') => {
                 lexer.take()?;
                 continue;
@@ -85,7 +85,8 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     Ok(source)
 }
 
-/// The indices, by name, of the items whose flag is true. If several of them have the same name, the first one counts.
+/// Returns the indices, by name, of the items whose flag is true. If several of them have the same name, this is the
+/// index of the first one.
 fn by_name<'a>(found: impl Iterator<Item = (&'a str, bool)>) -> HashMap<&'a str, usize> {
     let mut indices = HashMap::new();
     for (index, (name, counts)) in found.enumerate() {
@@ -133,7 +134,7 @@ fn file<'a>(lexer: &mut Lexer<'a>, source: &mut Source<'a>) -> Result<(), LoadEr
     Ok(())
 }
 
-/// Skips a section, which contains debug information in braces.
+/// Skips a section, which consists of debug information in braces.
 fn section(lexer: &mut Lexer<'_>) -> Result<(), LoadError> {
     while !lexer.is('{') {
         if lexer.take()? == Token::End {

@@ -1,4 +1,4 @@
-//! Parses PTX's constants.
+//! Parses constants (integers and floats) in PTX.
 
 use super::lexer::{Lexer, Token, clipped};
 use super::syntax::Number;

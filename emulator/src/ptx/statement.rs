@@ -84,7 +84,7 @@ fn label<'a>(
             items.push(Item::BranchTargets { name, targets });
         }
         Token::Word(".calltargets" | ".callprototype") => {
-            // Only indirect calls use these labels. The decoder refuses such calls.
+            // Labels of this kind are skipped, because only indirect calls use them, which the decoder refuses.
             lexer.skip_to(';')?;
         }
         _ => items.push(Item::Label { line, name }),

@@ -1,4 +1,4 @@
-//! The syntax tree of a PTX module. Names borrow from the text.
+//! Defines the syntax tree of a PTX module. Names are borrowed from the text.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Source<'a> {
     /// `.version`, major and minor.
     pub version: (u32, u32),
-    /// The first word of `.target`.
+    /// The architecture: the first word of `.target`.
     pub target: &'a str,
     pub variables: Vec<Variable<'a>>,
     pub functions: Vec<Function<'a>>,
@@ -36,8 +36,8 @@ pub struct Variable<'a> {
     pub space: Space,
     pub align: u64,
     pub bytes: u64,
-    /// Whether the variable is an array without a size: dynamic shared memory, a variable that is defined elsewhere, or
-    /// an array that is as long as its initialiser.
+    /// Whether the variable is an array without a stated size: dynamic shared memory, a variable that is defined
+    /// elsewhere, or an array that is as long as its initialiser.
     pub unsized_array: bool,
     pub is_extern: bool,
     pub initial: Vec<Initial<'a>>,
@@ -54,7 +54,7 @@ pub struct Initial<'a> {
 #[derive(Clone, Debug)]
 pub enum InitialValue<'a> {
     Bits(u64),
-    /// The address of a variable in global or constant memory, whose generic address is the same.
+    /// The address of a variable in global or constant memory. In these memories, it is equal to the generic address.
     Address {
         name: &'a str,
         offset: i64,
@@ -115,7 +115,7 @@ pub enum Item<'a> {
     },
     Location {
         at: Position,
-        /// Where the function that contains `at` was inlined.
+        /// The position at which the function that contains `at` was inlined.
         inlined_at: Option<Position>,
     },
     Statement(Statement<'a>),
@@ -166,7 +166,7 @@ pub enum Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The number of operands directly in this operand, plus 1 for itself.
+    /// Returns the number of operands that this operand directly contains, plus 1 for the operand itself.
     pub fn parts(&self) -> usize {
         match self {
             Self::Vector(parts) | Self::List(parts) => parts.len() + 1,

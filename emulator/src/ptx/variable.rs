@@ -1,4 +1,4 @@
-//! Parses declarations of variables and parameters: state space, alignment, type, size and initialiser.
+//! Parses declarations of variables and parameters, with their state space, alignment, type, size and initialiser.
 
 use super::lexer::{Lexer, Token, clipped};
 use super::number::{integer, number};
@@ -11,7 +11,7 @@ use crate::limits;
 pub struct Head {
     pub space: Space,
     pub align: u64,
-    /// The size of one array element, in bytes: of the whole vector for `.v2` and `.v4`.
+    /// The size of one array element, in bytes. For `.v2` and `.v4`, this is the size of the whole vector.
     pub element: u64,
 }
 
@@ -26,7 +26,7 @@ pub fn space(word: &str) -> Option<Space> {
     })
 }
 
-/// The size of a type in bytes, and the class of its registers.
+/// Returns the size of a type in bytes, and the class of its registers.
 pub fn element(word: &str) -> Option<(u64, RegisterClass)> {
     Some(match word {
         ".pred" => (1, RegisterClass::Predicate),
@@ -182,7 +182,7 @@ fn initialiser<'a>(
         _ => InitialValue::Bits(match number(lexer)? {
             Number::Integer(bits) => bits,
             Number::Single(bits) => u64::from(bits),
-            // A decimal constant has the width of the element.
+            // A decimal constant is rounded to the width of the element.
             Number::Double(bits) if element == 4 => u64::from(single(bits)),
             Number::Double(bits) => bits,
         }),

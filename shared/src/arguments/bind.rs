@@ -1,6 +1,8 @@
-//! Puts one entry's values in the order of the signature, as the arguments of a kernel, and finds its expected outputs.
+//! Turns the values of one entry into the arguments of a kernel, in the order of the signature, and finds the expected
+//! outputs.
 //!
-//! `settle` decides the order. A value that no kernel can take is refused here, with its parameter and its path.
+//! `settle` decides the order. This file refuses values that no kernel can take; the error names the value's parameter
+//! and path.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +15,8 @@ use super::{
 };
 use crate::capture::{Tensor, Value};
 
-/// A mismatch between an entry and its job's signature, or a value that cannot be passed or compared.
+/// The error for an entry that does not match its job's signature, or that has a value which cannot be passed or
+/// compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     #[error("the entry has {found} positional arguments, but the signature has {known} parameters")]
@@ -93,7 +96,7 @@ pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindE
 /// The largest number of bytes that an argument can take in the message to the process that makes the call. An integer
 /// takes one byte for each seven bits, and a float in a list may be written as text.
 fn size_in_message(value: &ArgumentValue) -> usize {
-    /// The dtype, the ranges of a tensor and of its variants, and its place in a list.
+    /// Room for a tensor's dtype, the ranges of its bytes and of its variants' bytes, and its place in a list.
     const TENSOR: usize = 80;
     const PLAIN: usize = 16;
     const FLOAT: usize = 28;
@@ -121,7 +124,7 @@ fn size_in_message(value: &ArgumentValue) -> usize {
     }
 }
 
-/// The entry's values, each with its parameter.
+/// Returns the entry's values, each with its parameter.
 pub(super) fn given<'a>(
     entry: &'a Entry,
     captured: &'a [String],
@@ -142,8 +145,8 @@ pub(super) fn given<'a>(
     Ok(given)
 }
 
-/// Appends the arguments that a value becomes: one for each element of a list that contains tensors, otherwise the
-/// value itself.
+/// Appends the arguments into which a value is turned: one for each element if the value is a list that contains
+/// tensors, and otherwise a single one.
 fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Result<(), BindError> {
     let mut path = parameter.to_owned();
     flatten_within(value, 0, &mut Budget::new(), &mut path, &mut |path, value| {
@@ -153,8 +156,8 @@ fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Res
     .map_err(|reason| BindError::Value { parameter: parameter.to_owned(), path, reason })
 }
 
-/// The number of arguments that a value becomes. A value that cannot be passed counts as one; `bind` refuses it
-/// later, with its path.
+/// Returns the number of arguments into which a value is turned. A value that cannot be passed is counted as one
+/// argument, because `bind` refuses it later, and then names its path.
 pub(super) fn arguments_made(value: &Value) -> usize {
     let mut made = 0;
     let flattened = flatten_within(value, 0, &mut Budget::new(), &mut String::new(), &mut |_, _| {
@@ -164,7 +167,8 @@ pub(super) fn arguments_made(value: &Value) -> usize {
     if flattened.is_ok() { made } else { 1 }
 }
 
-/// Calls `take` for each argument that a value becomes. After an error, `path` is the path at which it occurred.
+/// Calls `take` for each argument into which a value is turned. After an error, `path` is the path of the value that
+/// caused it.
 pub(super) fn flatten_within(
     value: &Value,
     depth: usize,
@@ -192,8 +196,8 @@ pub(super) fn flatten_within(
     take(path, ArgumentValue::Plain(plain_within(value, depth, budget)?))
 }
 
-/// Returns the tensors that the call returned, in order and without any `None`. The list is empty if the capture
-/// has no output. An argument that the call changed and returned is left out, because a kernel changes it in place.
+/// Returns the tensors that the call returned, in order and without any `None`. The list is empty if the capture has no
+/// output. An argument that the call both changed and returned is left out, because a kernel changes it in place.
 pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     let mut found = Vec::new();
     if let Some(output) = &entry.output {

@@ -1,7 +1,8 @@
-//! One recorded call as an interpreted language needs it: with its lists, tuples and names, not flattened.
+//! Describes one recorded call for candidates in an interpreter: lists, tuples and names of arguments are preserved,
+//! not flattened.
 //!
-//! A tensor is identified by its index among the arguments that `bind` makes from the same entry, so a candidate in any
-//! language sees the same bytes.
+//! A tensor is identified by its index among the arguments that `bind` makes from the same entry. Candidates in all
+//! languages therefore get the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ use crate::capture::{DType, SequenceKind, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// The arguments are passed by position, in the order of the job's signature. Defaults replace missing ones.
+    /// The arguments are passed by position, in the order of the job's signature. Defaults are passed for missing
+    /// arguments.
     Settled,
     /// The arguments are passed by position and by name, as recorded.
     Recorded,
@@ -35,7 +37,8 @@ pub enum Part {
     None,
     Bool(bool),
     Int(i64),
-    /// Text that parses to the same number. It is not a JSON number, because JSON has no infinities.
+    /// A float, as text that parses to the same number. It is not written as a JSON number, because JSON cannot
+    /// represent infinities.
     Float(String),
     Str(String),
     /// An attribute of the `torch` module: a dtype, a layout, a memory format.
@@ -47,7 +50,7 @@ pub enum Part {
     Tuple(Vec<Part>),
 }
 
-/// Makes the call for an entry. Its `arguments` must be bound with the same signature.
+/// Makes the call for an entry. `arguments` must have been bound from the same entry with the same signature.
 pub fn call(
     entry: &Entry,
     signature: &Signature,
@@ -88,11 +91,12 @@ pub fn call(
     }
 }
 
-/// Walks values and assigns tensor indices, in the order in which `bind` flattened them.
+/// Converts values, and assigns indices to their tensors in the order in which `bind` flattened them.
 struct Parts<'a> {
     /// For each parameter, the indices of its tensors.
     tensors: BTreeMap<&'a str, Vec<u32>>,
-    /// The indices not yet assigned, of the parameter that was last passed to `begin`.
+    /// The indices of the current parameter's tensors that have not been assigned yet. `begin` sets the current
+    /// parameter.
     rest: std::vec::IntoIter<u32>,
 }
 

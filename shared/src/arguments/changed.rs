@@ -1,4 +1,4 @@
-//! Arguments that a call changes in place: their values after the call are judged like outputs.
+//! Handles arguments that a call changes in place. Their values after the call are judged like outputs.
 //!
 //! A kernel gets such an argument as a writable copy of its value before the call. After the call, this copy is
 //! compared with the recorded value, so both recorded values must have the same layout.
@@ -23,7 +23,7 @@ pub fn returned(judged: &[OutputTensor]) -> &[OutputTensor] {
     &judged[..count]
 }
 
-/// The arguments that the call changes, with their values after the call.
+/// Returns the arguments that the call changes, with their values after the call.
 fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, BindError> {
     let mut found: Vec<OutputTensor> = Vec::new();
     for (name, value) in &entry.mutates {
@@ -85,7 +85,8 @@ fn values(name: &str, value: &Value) -> Result<Vec<ArgumentValue>, BindError> {
     Ok(found)
 }
 
-/// The reason why an argument with these values before and after the call cannot be judged; `None` if it can.
+/// Returns the reason why an argument with these values before and after the call cannot be judged; `None` if it can be
+/// judged.
 fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option<&'static str> {
     let inputs = || {
         arguments.iter().filter_map(|argument| match &argument.value {

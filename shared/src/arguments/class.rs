@@ -1,7 +1,8 @@
-//! Signature classes: entries with the same shapes, strides, dtypes and plain values, identified by a short text.
+//! Computes the short text that identifies an entry's signature class. Entries of the same class have the same shapes,
+//! strides, dtypes and plain values.
 //!
-//! The text is for people and for grouping: two entries of a job are in the same class if and only if their texts
-//! are equal.
+//! The text is shown to people, and is used to group entries: two entries of a job are in the same class if and only if
+//! their texts are equal.
 
 use std::fmt::Write;
 

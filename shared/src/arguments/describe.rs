@@ -1,6 +1,7 @@
-//! The argument table of a job: the parameter at each position, and the kinds of values seen there.
+//! Makes the argument table of a job, which shows the parameter at each position, and the kinds of values that entries
+//! have there.
 //!
-//! `skeleton` turns the same facts into C.
+//! `skeleton` turns the same information into C code.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,7 +10,7 @@ use super::plain::shorten;
 use super::{Argument, ArgumentValue, OutputTensor, PlainValue, Signature, returned};
 use crate::capture::DType;
 
-/// The kind of a plain value, as shown to people.
+/// The kind of a plain value, as the table shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PlainKind {
     Int,
@@ -35,7 +36,8 @@ pub(super) struct Seen {
     strided: bool,
     /// True if some calls change this argument.
     changed: bool,
-    /// The plain value that all entries so far have here; `None` if an entry has a different one, or a tensor.
+    /// The plain value that all entries so far have at this position; `None` if an entry has a different value or a
+    /// tensor there.
     constant: Option<String>,
     /// Number of entries that have this position. Not all entries need to have the same number of outputs.
     pub(super) entries: usize,
@@ -73,8 +75,8 @@ impl Observed {
             }
         }
         let outputs = returned(outputs);
-        // The longest list of outputs determines their names: a single `output` is `output[0]` if other entries
-        // have more.
+        // The entry with the most outputs determines the names: if other entries have more outputs, a single `output`
+        // is called `output[0]`.
         let is_longest = outputs.len() >= self.outputs.len();
         for (index, output) in outputs.iter().enumerate() {
             let seen = seen_at(&mut self.outputs, index);
@@ -145,7 +147,7 @@ impl Seen {
         self.plain.insert(PlainKind::of(value));
     }
 
-    /// The kinds as a text, such as `tensor float32|bfloat16 2-D, None`.
+    /// Returns the kinds as a text, such as `tensor float32|bfloat16 2-D, None`.
     fn kinds(&self) -> String {
         let mut kinds = Vec::new();
         if !self.dtypes.is_empty() {

@@ -1,4 +1,4 @@
-//! The digest of the parts of a signature that a kernel can see.
+//! Computes the digest of those parts of a signature that a kernel can see.
 //!
 //! The digest is computed from a text that this file writes. It does not depend on serde's output format.
 
@@ -10,8 +10,8 @@ use super::Signature;
 
 impl Signature {
     /// SHA-256 in hex of the parameters in their order, the number of arguments of each, and the defaults for missing
-    /// parameters. The captures' own order and the parameters that are left out are not included. A new capture that
-    /// changes nothing for a kernel therefore does not change the digest.
+    /// parameters. The captures' own order and the parameters that are left out are not included, so a new capture that
+    /// makes no difference to a kernel does not change the digest.
     pub fn digest(&self) -> String {
         hex::encode(Sha256::digest(self.canonical()))
     }

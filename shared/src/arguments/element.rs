@@ -1,11 +1,11 @@
 //! Converts elements of any dtype to f64, for numpy scalars and for statistics over captured outputs.
 //!
-//! Verdicts do not use this module: the judge has faster conversions, and compares integers exactly. Here a 64-bit
-//! integer is rounded to the nearest f64.
+//! Verdicts do not depend on this module, which rounds a 64-bit integer to the nearest f64. The judge has its own,
+//! faster conversions, and compares integers exactly.
 
 use crate::capture::DType;
 
-/// The way in which a small float encodes infinities and NaNs.
+/// How a float type of 8 bits encodes infinities and NaNs.
 #[derive(Clone, Copy)]
 enum Special {
     /// Infinities and NaNs, as in IEEE 754.

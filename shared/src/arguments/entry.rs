@@ -1,6 +1,6 @@
 //! Interprets the keys of a capture as one recorded call.
 //!
-//! This file finds the parts of the call and leaves their values as they are; `bind` turns values into arguments.
+//! This file finds the parts of the call and leaves their values unchanged. `bind` turns the values into arguments.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use super::MAX_ARGUMENTS;
 use super::plain::{Budget, shorten};
 use crate::capture::Value;
 
-/// The longest name of a parameter or function, in bytes. A longer one indicates damage or an attack.
+/// The longest allowed name of a parameter or function, in bytes. A longer name indicates damage or an attack.
 const MAX_NAME_BYTES: usize = 255;
-/// The number of unknown keys that are kept for a message.
+/// The largest number of unknown keys that a message lists.
 const KEPT_UNKNOWN_KEYS: usize = 16;
-/// The newest schema of captures that this program reads. A capture without the values of its tensors is refused.
+/// The newest schema of captures that this program reads. Schema 2 allows captures to leave out the values of tensors,
+/// but such captures are refused.
 const NEWEST_SCHEMA: i64 = 2;
 /// Keys of schema 2 that describe a call but are not part of it.
 const DESCRIPTIVE_KEYS: [&str; 2] = ["shape_signature", "capture_policy"];
@@ -45,7 +46,7 @@ pub struct RecordedSignature {
     pub kinds: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// The reasons why a capture is not a recorded call.
+/// Why a capture does not contain a recorded call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     #[error("the capture is {found}, not a dict with `args`, `kwargs` and `output`")]
@@ -176,7 +177,7 @@ fn check_count(key: &'static str, found: usize) -> Result<(), EntryError> {
     if found > MAX_ARGUMENTS { Err(EntryError::TooMany { key, found }) } else { Ok(()) }
 }
 
-/// The items of a dict whose keys are names. As in Python, a repeated key keeps its first position and its last
+/// Returns the items of a dict whose keys are names. As in Python, a repeated key keeps its first position and its last
 /// value.
 fn named(key: &'static str, value: Option<&Value>) -> Result<Vec<(Arc<str>, Value)>, EntryError> {
     let items = match value {
@@ -250,7 +251,8 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     match value {
         Value::Sequence { items, .. } => {
             for (index, item) in items.iter().enumerate() {
-                // Other items are not searched. Building a path for each would be slow in a long list of numbers.
+                // Items that contain no others are skipped, because building a path for each item would be slow in a
+                // long list of numbers.
                 if matches!(item, Value::Sequence { .. } | Value::Dict { .. }) {
                     refuse_descriptor(item, &format!("{path}[{index}]"), depth + 1, budget)?;
                 }
@@ -283,7 +285,7 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     }
 }
 
-/// The kind of a value, with an article.
+/// Returns the kind of a value, with an article, for messages.
 pub(super) fn kind_name(value: &Value) -> &'static str {
     use crate::capture::SequenceKind;
     match value {

@@ -1,4 +1,5 @@
-//! The sizes of one entry, and other facts that are needed before it runs. All of them come from headers.
+//! Computes the sizes of one entry and other facts that are needed before the entry is run. Only headers are read for
+//! this.
 //!
 //! `formula` explains the letters in parentheses.
 
@@ -15,7 +16,7 @@ use crate::units::Bytes;
 /// Sizes and other facts about one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryFacts {
-    /// Bytes of storages that the arguments use, each counted once (I).
+    /// The number of bytes of storages that the arguments use, with each byte counted once (I).
     pub input_bytes: Bytes,
     /// Bytes allocated for the outputs, with the strides that were captured (O).
     pub output_bytes: Bytes,
@@ -30,7 +31,7 @@ pub struct EntryFacts {
     /// Input bytes that cannot be mapped in place and are owed (U): pages at the edges of a range, misaligned
     /// storages, views of conjugates or negatives, and tensors made from plain lists.
     pub unmapped_bytes: Bytes,
-    /// Bytes of the inputs if they are copied, without the bytes owed for views of conjugates or negatives.
+    /// The memory that the inputs take if they are copied, without the memory for views of conjugates or negatives.
     pub copied_bytes: Bytes,
     /// The parts of storages that the arguments use.
     pub pieces: Vec<Piece>,
@@ -96,9 +97,9 @@ impl EntryFacts {
     }
 }
 
-/// Decides from an input's header whether the input may have new values in each timed call. Empty inputs and bools may
-/// not. Neither may a `torch.nn.Parameter`, which is constant, nor a lazy conjugate or negative, which is written out
-/// only once.
+/// Decides from an input's header whether the input may have new values in each timed call. This is not the case for
+/// empty inputs and bools, for a `torch.nn.Parameter`, which is constant, and for a lazy conjugate or negative, which
+/// is written out only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_lazy(tensor)
 }
@@ -120,7 +121,8 @@ fn list_bytes(value: &PlainValue) -> Bytes {
     }
 }
 
-/// The owed bytes of a range. If its storage is unknown, the range is copied as a whole, and all of its bytes are owed.
+/// Returns how many bytes of a range cannot be mapped. If the storage is unknown, the range is copied as a whole, so
+/// this is the size of the range.
 fn unmapped_of(storage: Option<&Storage>, range: &Range<u64>, page: Bytes) -> Bytes {
     let Some(storage) = storage else { return whole_grains(length(range), page) };
     let start = storage.file_offset.saturating_add(range.start);
@@ -197,7 +199,7 @@ mod tests {
         let expanded = Tensor { stride: vec![0], ..dense(DType::Float64, &[100], 1) };
         let storages = [storage(0, 4096, 64), storage(1, 8, 8192)];
         let facts = EntryFacts::of(&storages, &[], &[output_tensor(strided), output_tensor(expanded)], PAGE);
-        // (2 · 2048 + 4) · 4 bytes and 8 bytes, each in separate pages.
+        // The outputs take (2 · 2048 + 4) · 4 bytes and 8 bytes, and each has its own pages.
         assert_eq!(facts.output_bytes, Bytes::kib(20 + 4));
         assert_eq!(facts.expected_bytes, Bytes::new(12 * 4 + 800));
         assert!(!facts.zero_size);

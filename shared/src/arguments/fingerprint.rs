@@ -1,7 +1,7 @@
-//! A fingerprint of a value, which shows whether two entries have the same value without keeping either value.
+//! Computes fingerprints of values, by which the values of entries can be compared without keeping them.
 //!
-//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal. All tensors, and
-//! all values that contain a tensor, have the same fingerprint.
+//! Values that can be turned into arguments have equal fingerprints if the arguments are equal, so `(1, 2)` and `[1,
+//! 2]` are treated as equal. All tensors, and all values that contain a tensor, have the same fingerprint.
 
 use num_bigint::BigInt;
 use sha2::{Digest, Sha256};
@@ -35,8 +35,8 @@ impl Fingerprint {
         Self::Digest { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
     }
 
-    /// The fingerprint of a value that no kernel can take. A parameter with the same value of this kind in every entry
-    /// can be left out.
+    /// The fingerprint of a value that no kernel can take. It is needed because a parameter can be left out if it has
+    /// the same such value in every entry.
     fn of_other(value: &Value, reason: Refusal) -> Self {
         let mut hash = Sha256::new();
         match hash_structure(value, 0, &mut Budget::new(), &mut hash) {

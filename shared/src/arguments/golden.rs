@@ -1,5 +1,5 @@
-//! Binds the calls in `tests/data/expected`, which describe captures that PyTorch wrote. The order of the arguments
-//! must be that of KernelForge's verifier (`peer_launch`). The captures themselves are not read.
+//! Tests `bind` with the calls in `tests/data/expected`, which describe captures that PyTorch wrote. The arguments must
+//! be in the same order as in KernelForge's verifier (`peer_launch`). The captures themselves are not read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,7 @@ fn settled(captures: &[Capture]) -> Signature {
     builder.finish().expect("a signature")
 }
 
-/// The path from which KernelForge would take an argument.
+/// Returns the path from which KernelForge would take an argument.
 fn source(argument: &Argument, entry: &Entry) -> Option<String> {
     let position = argument.parameter.strip_prefix("arg").and_then(|index| index.parse::<usize>().ok());
     match position {
@@ -164,8 +164,8 @@ fn real_captures_are_bound_as_kernelforge_binds_them() {
             let peer_params: Vec<&str> =
                 capture.peer["params"].as_array().expect("params").iter().filter_map(Json::as_str).collect();
             assert_eq!(signature.params, peer_params, "{place}");
-            // KernelForge stops at the first parameter without a value, so only the parameters before it are compared.
-            // All entries of an op have the same number of positional arguments.
+            // KernelForge stops at the first parameter without a value, so only the parameters before that one are
+            // compared. All entries of an op have the same number of positional arguments.
             let peer_sources = capture.peer["sources"].as_array().expect("sources");
             for (argument, peer) in arguments.iter().zip(peer_sources) {
                 assert_eq!(source(argument, &capture.entry).as_deref(), peer.as_str(), "{place}");

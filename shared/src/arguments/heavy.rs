@@ -1,9 +1,9 @@
-//! Views that take much longer to walk than their file's size suggests: a few bytes repeated 2^36 times, one element
-//! per page, or interleaved rows, for each of which the whole storage is read.
+//! Refuses views that take much longer to read than the size of their file suggests. Examples are a few bytes repeated
+//! 2^36 times, a single element in each page, and interleaved rows, for each of which the whole storage is read.
 //!
-//! A kernel's inputs are mapped, whatever their strides, so the limits do not apply to them. They apply to tensors
-//! that are walked element by element: outputs, which are compared, and views of conjugates or negatives, which
-//! are written out.
+//! The limits do not apply to most inputs of a kernel, because these are mapped, regardless of their strides. They
+//! apply to tensors that are read element by element: outputs, which are compared, and views of conjugates or
+//! negatives, which are written out.
 
 use crate::capture::{Tensor, bytes_read};
 use crate::units::Bytes;
@@ -18,7 +18,8 @@ const MAX_SCATTERED_READS: u64 = 1 << 26;
 
 /// Largest number of bytes read for a view whose rows are interleaved. From the page cache, this takes about a minute.
 const MAX_REPEATED_READS: Bytes = Bytes::new(256 << 30);
-/// A view with interleaved rows is always accepted if at most this many times its part of the storage is read for it.
+/// A view with interleaved rows is always accepted if reading it reads the view's part of the storage at most this many
+/// times.
 const MAX_READS_OF_STORAGE: u64 = 4;
 
 /// A view that takes too long to read.
@@ -91,14 +92,15 @@ mod tests {
         // The last axis allows long reads: a transposed matrix is read row by row.
         assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));
         assert_eq!(walkable(&view(&[0, 1 << 40], &[1 << 20, 0])), Ok(()));
-        // A storage of 16 GiB, read once for each of 1,024 rows.
+        // The storage has 16 GiB, and is read once for each of 1,024 rows.
         let bytes = bytes_read(&view(&[1 << 10, 1 << 22], &[1, 1 << 10]));
         assert!(Bytes::new(15 << 40) < bytes, "{bytes}");
         assert_eq!(
             walkable(&view(&[1 << 10, 1 << 22], &[1, 1 << 10])),
             Err(HeavyView::Interleaved { bytes })
         );
-        // Two axes with the same stride: each step of the first one reads nearly all of the second one's 1 MiB again.
+        // Two axes have the same stride, so each step along the first axis reads nearly all of the 1 MiB of the second
+        // axis again.
         let bytes = bytes_read(&view(&[1024, 1024], &[256, 256]));
         assert!(Bytes::mib(1000) < bytes && bytes < Bytes::mib(1100), "{bytes}");
         // With 4,096 rows, neighbours in a row are more than a page apart, so the bytes between them are not read.

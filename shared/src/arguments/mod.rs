@@ -1,11 +1,13 @@
-//! Turns captures into the arguments of a kernel, in the same way for all stages and for `check`.
+//! Turns captures into the arguments of a kernel. All stages and `check` use this code, so the arguments are always the
+//! same.
 //!
 //! The order of the arguments follows KernelForge's rule:
 //!
-//! - The first recorded `signature` of the job wins.
+//! - If any entry of the job has a recorded `signature`, the first one determines the order.
 //! - Without one, positional arguments (`arg0`, …) come first. The keyword names of all entries follow, in the order
 //!   in which they are first seen.
-//! - Defaults fill gaps, and every entry of a job has the same number of arguments.
+//! - If an entry lacks a parameter, the parameter's default is used. All entries of a job therefore have the same
+//!   number of arguments.
 //!
 //! The plan's `params` and `defaults` override this rule.
 
@@ -55,10 +57,10 @@ pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
 pub use variation::{TOO_LARGE, VaryChoice};
 
-/// Largest number of arguments of a call, far more than any op has.
+/// Largest number of arguments of a call. No real op has nearly as many.
 pub const MAX_ARGUMENTS: usize = 1024;
 /// Largest total size of a call's arguments, in bytes and without the elements of tensors, in the message that
-/// describes the call to a runner. The outputs take some more kilobytes of the message.
+/// describes the call to a runner. The outputs take a few more kilobytes of the message.
 pub const MAX_ARGUMENT_BYTES: usize = 120 << 10;
 
 /// The order in which a kernel gets its parameters. It is settled once per job.
@@ -70,9 +72,9 @@ pub struct Signature {
     /// Number of positional names (`arg0`, `arg1`, …) at the start of `captured`; 0 if a signature was recorded.
     pub positional: usize,
     /// Every parameter in the captures, in the captures' order. Positional arguments get their names from this list.
-    /// `params` is a selection from it, plus parameters that only the plan's `params` and `defaults` name.
+    /// `params` contains some or all of these parameters, and those that only the plan's `params` and `defaults` name.
     pub captured: Vec<String>,
-    /// Parameters that are lists of tensors, each with the number of arguments that it becomes in every entry.
+    /// Parameters that are lists of tensors, each with the number of arguments that it takes in every entry.
     pub lists: BTreeMap<String, usize>,
 }
 
@@ -87,7 +89,7 @@ pub enum PlainValue {
     DType(DType),
     /// A device's name, such as `cpu` or `cuda:1`.
     Device(String),
-    /// A flattened tuple or list of integers. It is passed as a 1-D CPU tensor, as are the two below.
+    /// A flattened tuple or list of integers. Like the next two variants, it is passed as a 1-D CPU tensor.
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
@@ -109,7 +111,7 @@ pub struct Argument {
     pub value: ArgumentValue,
 }
 
-/// A tensor that the call returned, or the value after the call of an argument that it changes.
+/// A tensor that the call returned, or the value that an argument has after a call that changes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputTensor {
     /// `output`, `output[1]`, or the path of the argument.

@@ -1,8 +1,8 @@
-//! The parts of storages that an entry's inputs use. Each part is copied as a whole, once.
+//! Finds the parts of storages (pieces) that an entry's inputs use. Each piece is copied once, and as a whole.
 //!
-//! Equal ranges of two storages with the same content count as one piece if both storages are identified by digest.
-//! Other storages would have to be read to compare them. Views that overlap or touch are in the same piece. Lazy
-//! conjugates and negatives, which are written out before use, belong to no piece.
+//! Equal ranges of two storages with the same content are a single piece if both storages are identified by their
+//! digests. Other storages are not compared, because they would have to be read. Views that overlap or touch are in the
+//! same piece. Lazy conjugates and negatives, which are written out before use, belong to no piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub storage: StorageId,
-    /// The blob and the offset in it at which the storage begins, which identify the storage across files. `None`
-    /// outside a store.
+    /// The blob that contains the storage, and the offset at which the storage begins in the blob. Together they
+    /// identify the storage across files. `None` if the capture is not in a store.
     pub content: Option<(BlobId, u64)>,
     /// Range within the storage.
     pub range: Range<u64>,
@@ -27,14 +27,14 @@ impl Piece {
         Bytes::new(self.range.end - self.range.start)
     }
 
-    /// The offset in the storage at which copying starts. It is a page boundary, so that all bytes keep their offset in
-    /// a page.
+    /// The offset in the storage at which copying starts. It is a page boundary, so that every byte keeps its offset
+    /// within a page.
     pub fn first(&self, page: Bytes) -> u64 {
         let page = page.get().max(1);
         self.range.start - self.range.start % page
     }
 
-    /// Bytes of the whole pages that the piece occupies if its storage begins at a page boundary.
+    /// The total size of the pages that the piece occupies if its storage begins at a page boundary.
     pub fn placed(&self, page: Bytes) -> Bytes {
         let length = self.range.end - self.first(page);
         page.saturating_mul(length.div_ceil(page.get().max(1)))
@@ -126,7 +126,7 @@ mod tests {
         ];
         let found = pieces(&storages, tensors.iter());
         let found_ranges: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
-        // Storage 1 has the same content as storage 0, and its views together have the same range.
+        // Storage 1 has the same content as storage 0, and its views together cover the same range.
         assert_eq!(found_ranges, [(0, 0..4096), (2, 5000..5150)]);
         let page = Bytes::kib(4);
         let sizes: Vec<_> = found.iter().map(|it| (it.first(page), it.placed(page).get())).collect();

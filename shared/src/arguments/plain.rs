@@ -1,7 +1,7 @@
-//! Values that are not tensors: which of them can be arguments, and how they are written.
+//! Converts values that are not tensors to arguments, refuses those that no kernel can take, and writes them as text.
 //!
-//! A capture may use one list in many places, so the size of the file does not bound a walk over its values. Every walk
-//! here therefore has a limit on visited values and on depth.
+//! A capture may use one list in many places, so visiting all of its values can take far longer than the size of the
+//! file suggests. All code here that visits values therefore limits their number and depth.
 
 use std::fmt::{self, Write};
 
@@ -13,15 +13,15 @@ use super::element::half;
 use super::heavy::HeavyView;
 use crate::capture::{SequenceKind, Value};
 
-/// Largest number of values visited in one walk. A list of a million numbers should be a tensor.
+/// Largest number of values that one conversion visits. A list of more than a million numbers should be a tensor.
 const MAX_VALUES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion from overflowing the stack.
 const MAX_DEPTH: usize = 64;
-/// Longest string that is passed to a kernel, in bytes. Real strings are names such as `mean`. Many arguments may share
-/// one string of a file, and each of them gets a copy.
+/// Longest string that is passed to a kernel, in bytes. The strings of real calls are names such as `mean`. The limit
+/// is needed because many arguments may share one string of a file, and each argument gets a copy of the string.
 const MAX_STRING_BYTES: usize = 4 << 10;
-/// The longest list and the longest string that are written out in full. Longer values are cut, and get a digest that
-/// tells them apart.
+/// The largest number of elements, and of characters in a string, that are written out in full. Longer values are cut,
+/// and get a digest by which they can be told apart.
 const SHOWN_ELEMENTS: usize = 16;
 const SHOWN_CHARACTERS: usize = 64;
 
@@ -151,7 +151,7 @@ fn accepted_text(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// The value of an enum's member. Any other value is returned unchanged.
+/// Returns the value of an enum's member. Any other value is returned unchanged.
 fn plainest(value: &Value) -> &Value {
     match value {
         Value::Object(object) => object.member_value().unwrap_or(value),
@@ -191,8 +191,8 @@ fn collect_numbers(
     Ok(())
 }
 
-/// Converts all numbers of a list to one type. As in Python, bools among integers are integers, and integers among
-/// floats are floats.
+/// Converts all numbers of a list to one type. As in Python, bools are converted to integers if the list also contains
+/// integers, and integers to floats if it also contains floats.
 fn one_type(numbers: &[Number]) -> Result<PlainValue, Refusal> {
     if numbers.iter().any(|number| matches!(number, Number::Float(_))) {
         return numbers
@@ -303,8 +303,8 @@ fn shorten_integer(value: &BigInt) -> String {
 }
 
 impl PlainValue {
-    /// A text that is unique for each value, for digests and comparisons. Floats are written as their bits, and all
-    /// NaNs are equal.
+    /// Returns a text that is different for each value, for digests and comparisons. Floats are written as their bits,
+    /// and all NaNs are equal.
     pub(super) fn canonical(&self) -> String {
         let mut text = String::new();
         let float = |value: &f64| {

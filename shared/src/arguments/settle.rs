@@ -1,7 +1,7 @@
-//! Settles the order of a job's parameters from all of its entries.
+//! Decides the order of a job's parameters after looking at all of its entries.
 //!
 //! For every position and keyword, the builder keeps a fingerprint of the first value, the first few entries that
-//! differ, and the number of arguments that the value becomes.
+//! differ from it, and the number of arguments into which the value is turned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use super::plain::{Refusal, plain_value, shorten};
 use super::{Entry, PlainValue, Signature};
 use crate::capture::Value;
 
-/// Largest number of different keyword names, and of different forms of call, in a job. An op has a few of each.
+/// Largest number of different keyword names, and of different forms of call, in a job. Real ops have a few of each.
 const MAX_NAMES: usize = 1024;
 const MAX_FORMS: usize = 1024;
 /// Largest number of entries named in one message.
 const MAX_NAMED: usize = 3;
-/// The smallest similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
+/// The smallest similarity (Jaro-Winkler, 0 to 1) that a known name must have to an unknown one to be suggested.
 const SIMILAR: f64 = 0.7;
 
-/// A reason why a job has no signature. A job may have several, which are reported together.
+/// A reason why no signature can be settled for a job. If there are several reasons, they are reported together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("there are no entries to take a signature from")]
@@ -97,7 +97,7 @@ fn nearest(suggestion: Option<&str>, known: &[String]) -> String {
     }
 }
 
-/// The position or keyword of a value in an entry.
+/// The position or the keyword with which an entry passes a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ArgumentKey {
     Position(usize),
@@ -111,7 +111,7 @@ struct CallForm {
     keywords: BTreeSet<String>,
 }
 
-/// The entries that have a form of call, or that lack a parameter: the first one, and the number of the others.
+/// The entries that have one form of call, or that lack one parameter: the name of the first, and how many others.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
@@ -123,14 +123,14 @@ struct Tally {
 struct ArgumentFacts {
     first_entry: String,
     fingerprint: Fingerprint,
-    /// The first few entries whose value differs from the first one.
+    /// The first few entries whose value differs from that of the first entry.
     differing: Vec<(String, Fingerprint)>,
     more_differing: usize,
     tensor_in: Option<String>,
     incomparable_in: Option<(String, Refusal)>,
-    /// The number of arguments that the first value becomes.
+    /// The number of arguments into which the first value is turned.
     arguments: usize,
-    /// The first entry whose value becomes a different number of arguments.
+    /// The first entry whose value is turned into a different number of arguments.
     other_arguments: Option<(String, usize)>,
     has_tensor_list: bool,
 }
@@ -291,7 +291,7 @@ impl SignatureBuilder {
         names
     }
 
-    /// The recorded defaults (without a signature, None for keywords), overridden by the plan's, and the unusable ones.
+    /// The recorded defaults (without a signature: None for keywords), overridden by the plan's, and the unusable ones.
     fn defaults(
         &self,
         captured: &[String],
@@ -403,7 +403,7 @@ impl SignatureBuilder {
     }
 
     /// Checks a parameter that is left out. It must have the same value in every entry, because a kernel does not
-    /// receive it. A tensor is refused even in a single entry, because its values are not read here.
+    /// receive it. A tensor is refused even if there is only one entry, because its values are not read here.
     fn left_out(
         &self,
         name: &str,
@@ -457,7 +457,7 @@ impl SignatureBuilder {
         for name in params {
             let facts = self.facts_of(name, captured);
             let Some(first) = facts.first() else { continue };
-            // An entry without the parameter gets its default, which is one argument.
+            // An entry that lacks the parameter gets the default, which is a single argument.
             let lacking = self
                 .forms
                 .iter()

@@ -181,7 +181,7 @@ fn unknown_name_is_reported_with_the_nearest_one() {
     }
 }
 
-/// A job's `params` apply to all of its captures; the selected entries may lack one of the parameters.
+/// A job's `params` apply to all of its captures, so the selected entries may lack one of the parameters.
 #[test]
 fn parameter_with_a_default_need_not_occur() {
     let entries = [unbound([x()], [])];

@@ -1,7 +1,7 @@
-//! Generates the first C candidate: a variable for every argument, with the argument table as a comment.
+//! Generates a C candidate to start from: it has a variable for every argument, and the argument table as a comment.
 //!
-//! Names and values come from captures and are made safe: every identifier is accepted by every C and C++ compiler, and
-//! no text can end its comment early.
+//! Names and values come from captures, so they are made safe: every C and C++ compiler accepts the identifiers, and no
+//! text can end the comment that contains it.
 
 use std::collections::BTreeSet;
 
@@ -153,9 +153,9 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     lines.join("\n")
 }
 
-/// Declares a variable of the type that was seen. If the value is None in some entries, a pointer is null there, and a
-/// variable of another type gets a companion, `has_…`. If the entries disagree about the type, the only variable is the
-/// OptAny itself.
+/// Declares a variable of the type that the entries have. If the value is None in some entries, a pointer is null in
+/// that case, and a variable of another type gets a second variable, `has_…`. If the entries have different types, the
+/// only variable is the OptAny itself.
 fn unpack(
     index: usize,
     seen: &Seen,
@@ -221,7 +221,7 @@ impl CType {
         }
     }
 
-    /// The type as written in a declaration, and the member of the payload.
+    /// The type as written in a declaration, and the member of the OptAny's payload that contains the value.
     fn declaration(self) -> (&'static str, &'static str) {
         match self {
             Self::Tensor => ("const OptTensor *", "v_tensor"),
@@ -247,7 +247,7 @@ fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
     identifier(symbol, taken)
 }
 
-/// A unique name that every C and C++ compiler accepts: `tensors[1]` becomes `tensors_1`, `float` becomes
+/// Returns a unique name that every C and C++ compiler accepts: `tensors[1]` becomes `tensors_1`, and `float` becomes
 /// `float_`.
 fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     let mut name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -272,8 +272,8 @@ fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     unique
 }
 
-/// Makes text safe in a block comment: it neither ends the comment nor opens another. `*` becomes `+`, and `??` and all
-/// characters other than printable ASCII become dots.
+/// Makes text safe in a block comment, so that it can neither end the comment nor begin another one. `*` becomes `+`,
+/// and `??` and all characters other than printable ASCII become dots.
 fn comment(text: &str) -> String {
     let ascii: String = text.chars().map(|c| if (' '..='~').contains(&c) { c } else { '.' }).collect();
     ascii.replace('*', "+").replace("??", "..")

@@ -1,4 +1,5 @@
-//! Tests of the C skeleton and its header with the machine's own compilers. Every warning is an error.
+//! Tests the C skeleton and its header by compiling them with the machine's own compilers. Every warning is treated as
+//! an error.
 
 use std::fs;
 use std::path::Path;

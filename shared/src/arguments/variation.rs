@@ -1,4 +1,4 @@
-//! Decides whether an input may have new values in every timed call, judged by the plan and the input's header. A later
+//! Decides, from the plan and an input's header, whether the input may have new values in every timed call. A later
 //! check of the input's contents, or a trial with the kernel, may still rule this out.
 
 use super::{Argument, may_vary};
@@ -7,15 +7,15 @@ use crate::formula::variant;
 use crate::settings::Vary;
 use crate::units::Bytes;
 
-/// The basis of the decision whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts
-/// about the entry.
+/// What determines whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts about the
+/// entry.
 #[derive(Clone, Copy, Debug)]
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,
     pub constant: &'a [String],
     /// Arguments that have the same values in several entries.
     pub repeated: &'a [String],
-    /// The largest size of an input that varies, which depends on the device (`formula::largest_varied`).
+    /// The largest size that an input may have in order to vary. It depends on the device (`formula::largest_varied`).
     pub largest: Bytes,
 }
 
@@ -48,7 +48,8 @@ impl VaryChoice<'_> {
         }
     }
 
-    /// The first name that is neither a parameter nor part of one, with its key in the plan.
+    /// Returns the first name in these settings that is neither a parameter nor part of one, with the plan's key that
+    /// contains it.
     pub fn unknown<'n>(&'n self, params: &[String]) -> Option<(&'static str, &'n str)> {
         let listed: &[String] = match self.vary {
             Vary::Only(names) => names,

@@ -1,4 +1,4 @@
-//! The zip that `torch.save` writes: locates its records, using only the directory and the local headers.
+//! Locates the records in a zip that `torch.save` has written, reading only the zip's directory and its local headers.
 //!
 //! This module checks that records do not overlap, lie before the directory and have unique names, and that the records
 //! in use are stored uncompressed. It expects torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module
@@ -17,14 +17,15 @@ use super::limits::{
 use super::pickle::StorageName;
 use crate::units::Bytes;
 
-/// Start of the first record's header.
+/// The bytes with which the header of a zip's first record begins.
 pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";
-/// Start of an empty zip.
+/// The bytes with which an empty zip begins.
 pub(super) const EMPTY_MAGIC: [u8; 4] = *b"PK\x05\x06";
 
 /// Versions of the zip's layout that torch reads (`caffe2/serialize/versions.h`). Torch writes 3.
 const FORMAT_VERSIONS: std::ops::RangeInclusive<u64> = 1..=10;
-/// The largest size of a version's record: room for its digits and a newline. A longer record is not a version.
+/// The largest size of the record that contains the version: some digits and a newline. A longer record does not
+/// contain a version.
 const MAX_VERSION_BYTES: u64 = 16;
 
 /// The largest size of the record `byteorder`, whose known values have at most 6 bytes.
@@ -33,7 +34,7 @@ const MAX_BYTEORDER_BYTES: u64 = 16;
 /// Size of a local header without its name and its extra field.
 const LOCAL_HEADER_BYTES: usize = 30;
 
-/// The size in a header that means that the zip64 extra field has the actual size.
+/// The value of a header's size field which means that the actual size is in the zip64 extra field.
 const ZIP64_SIZE: u32 = u32::MAX;
 
 /// One file in the zip.
@@ -43,7 +44,7 @@ struct Record {
     offset: u64,
     bytes: u64,
     crc32: u32,
-    /// Whether the content is not compressed.
+    /// True if the content is stored without compression.
     stored: bool,
     encrypted: bool,
 }
@@ -120,7 +121,7 @@ impl<'a> Archive<'a> {
     /// Checks the version of the zip's layout. A zip without a version is accepted, because nothing else in it depends
     /// on the version.
     fn check_version(&self) -> Result<(), Fault> {
-        // TorchScript used the second name.
+        // The second name was used by TorchScript.
         for name in ["version", ".data/version"] {
             if !self.has(name) {
                 continue;
@@ -200,8 +201,9 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Finds the directory. The zip's comment may contain false end signatures. The true one belongs to a zip that ends
-/// where the file ends. If there is no such zip, bytes after the zip are accepted, as in torch.
+/// Finds the zip's directory by the signature at its end. The zip's comment may contain the same bytes as this
+/// signature, so the signature is used with which the zip ends where the file ends. If there is none, bytes after the
+/// zip are accepted, as in torch.
 fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
@@ -305,12 +307,12 @@ fn read_records(
     Ok(records)
 }
 
-/// The fields that we need from the header before a record's data. rawzip would read each header in full three times,
-/// and headers of page-aligned records have up to a page of padding.
+/// The fields that we need from the header before a record's data. It is parsed here, because rawzip would read each
+/// header in full three times, and headers of page-aligned records contain up to a page of padding.
 struct LocalHeader {
     data_offset: u64,
     method: u16,
-    /// True if sizes and CRC follow the data. They are also in the directory.
+    /// True if the sizes and the CRC are stored after the data. In this case, they are taken from the directory.
     sizes_follow: bool,
     compressed_bytes: u32,
 }
@@ -374,7 +376,7 @@ fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
         Zip::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             (ErrorKind::Truncated, format!("the zip ends inside {what}"))
         }
-        // The offset is beyond any possible file.
+        // The offset is larger than that of any byte in any file.
         Zip::IO(error) if error.kind() == io::ErrorKind::InvalidInput => {
             (ErrorKind::CorruptZip, format!("{what} is at an offset beyond the largest possible file"))
         }

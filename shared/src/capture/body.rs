@@ -1,6 +1,8 @@
-//! The bytes of a capture by their offset in the `.pt` file: a single file, or pieces in a store.
+//! Reads the bytes of a capture by their offset in the `.pt` file, whether the capture is a single file or packed in a
+//! store.
 //!
-//! The parsers read by offset and do not depend on the form. `CaptureFile` determines where a storage can be mapped.
+//! The parsers read by offset, and therefore do not depend on where a capture is stored. `CaptureFile` determines where
+//! a storage can be mapped.
 
 use std::fs::File;
 use std::io;

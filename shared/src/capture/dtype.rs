@@ -1,4 +1,4 @@
-//! The element types of dense tensors, with their sizes and names.
+//! Defines the element types of dense tensors, with their sizes and names.
 //!
 //! The reader, the judge and the candidate interface all use this table. The names are PyTorch's.
 
@@ -60,7 +60,7 @@ macro_rules! dtypes {
     };
 }
 
-/// The way in which values of a type are compared.
+/// How values of a type are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Float,

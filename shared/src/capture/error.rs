@@ -1,6 +1,6 @@
-//! Errors of the capture reader: a fixed set of kinds, with details.
+//! Defines the errors of the capture reader: a fixed set of kinds, each error with details.
 //!
-//! Parsers have only bytes. They return a `Fault`, and `CaptureFile` adds the path.
+//! Parsers get only bytes and therefore return a `Fault`, to which `CaptureFile` adds the path.
 
 use std::error::Error;
 use std::fmt;
@@ -24,7 +24,7 @@ pub enum ErrorKind {
     /// big-endian file, or an encrypted record.
     Unsupported,
     UnsupportedCompression,
-    /// A view exceeds its storage, or a storage its record.
+    /// A view extends beyond its storage, or a storage extends beyond its record.
     OutOfBounds,
     Limit,
     /// The capture is in a store, and one of its blobs is missing.

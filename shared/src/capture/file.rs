@@ -1,8 +1,8 @@
 //! An opened capture: its values, the locations of its storages, and bounded reads of them.
 //!
-//! Opening reads the zip directory, the local headers and small records such as the pickle, but no tensor data. Of a
-//! file in torch's old format, it reads the beginning, which may include tensor data. All reads are positioned, so
-//! threads can share a capture.
+//! Opening a capture reads the zip directory, the local headers and small records such as the pickle, but no tensor
+//! data. If the file is in torch's old format, opening reads its beginning, which may include tensor data. Every read
+//! states its offset, so threads can share a capture.
 
 use std::fmt;
 use std::fs::File;
@@ -24,7 +24,8 @@ use crate::ids::StorageId;
 use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
 
-/// Number of threads that read a storage to check it. With Linux's read-ahead, one reads as fast as several.
+/// Number of threads that read a storage to check it. Because of Linux's read-ahead, one thread reads as fast as
+/// several.
 const CRC_READERS: usize = 1;
 
 /// A capture whose pickle has been read. The bytes of its tensors remain in the file.
@@ -48,7 +49,7 @@ pub struct RecordRange {
     pub crc32: Option<u32>,
 }
 
-/// Omits the values, because there may be many.
+/// Shows a capture without its values, because there may be many.
 impl fmt::Debug for CaptureFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CaptureFile")
@@ -126,8 +127,8 @@ impl CaptureFile {
         matches!(self.body, Body::Packed(_))
     }
 
-    /// The file that contains the storages with this `blob`. Without a store, it is the capture; in a store, it is a
-    /// blob or the manifest.
+    /// Returns the file that contains the storages with this `blob`. For a capture in a store, this is a blob or the
+    /// manifest; otherwise, it is the capture's file.
     pub fn file_of(&self, blob: Option<BlobId>) -> io::Result<Arc<File>> {
         match &self.body {
             Body::Whole(file) => Ok(file.clone()),
@@ -145,8 +146,8 @@ impl CaptureFile {
         }
     }
 
-    /// The records of all storages that the pickle names, in the file's order. Empty records are left out, and none is
-    /// repeated.
+    /// Returns the records of all storages that the pickle names, in the order of the file, without empty or repeated
+    /// ones.
     pub fn records(&self) -> &[RecordRange] {
         &self.records
     }
@@ -292,8 +293,8 @@ fn read_contents(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
 fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let archive = Archive::open(file, file_bytes)?;
     let pickle = archive.pickle()?;
-    // The directory gave the record's length. If the pickle needs more bytes, it is malformed, and the file is not
-    // truncated.
+    // The record's length is taken from the directory. If the pickle needs more bytes than that, the pickle is
+    // malformed, and the file is not truncated.
     let unpickled = unpickle(&pickle).map_err(|mut fault| {
         if fault.kind == ErrorKind::Truncated {
             fault.kind = ErrorKind::BadPickle;

@@ -1,9 +1,10 @@
-//! Recognises files of other kinds that are given as captures, and says what to do with them.
+//! Recognises files that are not captures by their first bytes, and says what to do with them.
 
-/// Number of bytes examined. The mark of a tar file is the furthest from the start, at 257.
+/// Number of bytes that are examined at the start of a file. The mark that is furthest from the start is that of a tar
+/// file, at 257.
 pub(super) const LOOKED_AT_BYTES: usize = 512;
 
-/// Marks at the start of a file.
+/// The bytes at the start of files by which their kind is recognised.
 const MARKS: [(&[u8], &str); 12] = [
     (b"\x93NUMPY", "a numpy .npy file (record the call with torch.save)"),
     (b"\x1f\x8b", "compressed with gzip (decompress it first)"),

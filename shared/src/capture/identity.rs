@@ -1,4 +1,4 @@
-//! Identifies a capture's file by its metadata, so that changes are noticed without reading it.
+//! Identifies a capture's file by its metadata, so that a change of the file is noticed without reading it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

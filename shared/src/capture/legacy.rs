@@ -1,6 +1,6 @@
-//! The format that torch wrote before version 1.6. It has one pickle each for the magic number, the protocol, the
-//! system, the object and the storage keys, followed by the element count and the bytes of each storage. It has no
-//! offsets, so storages are found by reading one after the other.
+//! Reads the format that torch wrote before version 1.6. A file in this format has one pickle each for the magic
+//! number, the protocol, the system, the object and the storage keys, followed by the element count and the bytes of
+//! each storage. It contains no offsets, so storages are found by going from one to the next.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ pub(super) const MAGIC: u8 = 0x80;
 /// The value of the first pickle.
 const MAGIC_NUMBER: u128 = 0x1950_a86a_20f9_469c_fc6c;
 
-/// The largest size of the first pickle. It has 15 bytes in protocol 2, and 24 with the frame of later protocols.
+/// The largest size of the first pickle. Its actual size is 15 bytes in protocol 2, and 24 with the frame of later
+/// protocols.
 const MAX_MAGIC_BYTES: usize = 64;
 
-/// The format has only this version.
+/// The version of the format. There is no other.
 const FORMAT_VERSION: i64 = 1001;
 
 /// The number of pickles: magic number, protocol, system, object and storage keys.
@@ -40,8 +41,8 @@ pub(super) struct Legacy<'a> {
 }
 
 impl<'a> Legacy<'a> {
-    /// Reads the pickles. The format does not give their lengths, so each read takes more of the file until all are
-    /// complete.
+    /// Reads the pickles. The format does not state their lengths, so each read takes more of the file until all
+    /// pickles are complete.
     pub(super) fn open(file: &'a Body, file_bytes: u64) -> Result<Self, Fault> {
         let mut pickles = Vec::new();
         let mut bounds = [0; PICKLES + 1];
@@ -147,7 +148,8 @@ impl<'a> Legacy<'a> {
     }
 }
 
-/// Finds the ends of further pickles after more of the file has been read. Returns false if even more is needed.
+/// Finds the ends of further pickles after more of the file has been read. Returns false if even more of it must be
+/// read.
 fn next_bounds(
     bytes: &[u8],
     unread: u64,

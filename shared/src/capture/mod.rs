@@ -1,10 +1,10 @@
 //! Reads the `.pt` files that `torch.save` writes, in the zip format and in the older one.
 //!
 //! `CaptureFile::open` reads the directory and the pickle. `logical_values` streams the values of a tensor. `inspect`
-//! shows a capture to people and programs. `store` reads captures from a store.
+//! shows a capture as a tree of text or as JSON. `store` reads captures from a store.
 //!
-//! This module checks everything that comes from a file, once. The documentation of `Tensor` states what callers may
-//! rely on.
+//! This module checks everything that it reads from a file, so that other code need not check it again. The
+//! documentation of `Tensor` states what callers may rely on.
 
 mod archive;
 mod body;

@@ -1,7 +1,7 @@
-//! The values of a capture. They are inert data and cannot be called.
+//! Defines the values of a capture, which are inert data: none of them can be called.
 //!
-//! This file defines the types of values and the geometry of tensors. The reader creates values, and `arguments` orders
-//! them as arguments. A tensor refers to its storage, whose bytes remain in the file.
+//! This file also computes the sizes and strides of tensors. The reader creates values, and `arguments` turns them into
+//! the arguments of a call. A tensor refers to its storage, whose bytes remain in the file.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub enum Value {
     },
     /// An unknown name, or an object made by calling one.
     Object(Arc<Object>),
-    /// A reference from inside a container to the container itself, as the path of the container.
+    /// A reference from inside a container to the container itself. It is represented by the path of the container.
     Cycle(Arc<str>),
 }
 
@@ -76,7 +76,7 @@ pub struct Object {
 /// The way in which Python would create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Creation {
-    /// The object with that name, without a call.
+    /// The object with that name itself, without a call.
     Named,
     /// A call with these arguments. Members of enums and many other objects are created like this.
     Called(Arc<[Value]>),
@@ -85,8 +85,8 @@ pub enum Creation {
 }
 
 impl Object {
-    /// The value of an enum's member. Any object that a call made from one plain value, without further state, counts
-    /// as a member.
+    /// The value of an enum's member. Any object that was made by a call with one plain value, and has no further
+    /// state, is treated as a member.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Creation::Called(arguments) if self.state.is_empty() => match &**arguments {
@@ -103,7 +103,8 @@ impl Object {
         }
     }
 
-    /// The items of a named tuple. Any object that `__new__` made from arguments, without further state, counts as one.
+    /// The items of a named tuple. Any object that was made by `__new__` with arguments, and has no further state, is
+    /// treated as one.
     pub fn tuple_items(&self) -> Option<&[Value]> {
         match &self.made {
             Creation::New(items) if self.state.is_empty() && !items.is_empty() => Some(items),
@@ -148,11 +149,11 @@ pub enum NumpyContents {
     Objects(Arc<[Value]>),
 }
 
-/// A dense strided tensor. The reader has checked that every element is within its storage. It has also checked that no
-/// product or sum below overflows.
+/// A dense strided tensor. The reader has checked that every element is within its storage, and that no product or sum
+/// of the methods below overflows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Identifies the tensor object. Two occurrences of the same object have the same number.
+    /// Identifies the tensor object: all occurrences of one object have the same number.
     pub object: u32,
     pub dtype: DType,
     pub shape: Vec<u64>,
@@ -196,7 +197,7 @@ impl Tensor {
         Bytes::new(self.elements() * self.dtype.size())
     }
 
-    /// Size of the distinct elements, in which all elements along an expanded axis count as one.
+    /// Size of the distinct elements, where all elements along an expanded axis are counted as one.
     pub fn distinct_bytes(&self) -> Bytes {
         let axes = self.shape.iter().zip(&self.stride);
         let sizes = axes.map(|(&size, &stride)| if stride == 0 { size.min(1) } else { size });
@@ -214,7 +215,8 @@ impl Tensor {
         start..start + self.extent_elements() * self.dtype.size()
     }
 
-    /// Number of reads that the values need. Neighbours along an axis share a read unless they are far apart.
+    /// Number of reads that are needed to get all values. Neighbours along an axis are read together unless they are
+    /// far apart.
     pub fn scattered_reads(&self) -> u64 {
         if self.elements() == 0 {
             return 0;

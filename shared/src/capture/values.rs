@@ -1,4 +1,4 @@
-//! Streams a tensor's values in row-major order, in bounded chunks.
+//! Streams a tensor's values in row-major order, in chunks of limited size.
 //!
 //! Contiguous tensors are read sequentially. Other tensors are gathered block by block. A block is a run of elements in
 //! row-major order. Its elements are read in the order of the file, in pieces that are large enough to be worthwhile.
@@ -11,10 +11,10 @@ use super::value::{Tensor, extent_elements};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// The gap between elements, in bytes, above which two reads are cheaper than one read across the gap: a page.
+/// The gap between elements, in bytes, above which two reads are cheaper than one read across the gap. It is one page.
 const WORTH_SKIPPING_BYTES: u64 = 4 << 10;
 
-/// The amounts that are read and gathered at a time.
+/// How many bytes are read and gathered at a time.
 #[derive(Clone, Copy)]
 struct Sizes {
     chunk_bytes: u64,
@@ -119,7 +119,7 @@ fn gathered<E: From<CaptureError>>(
     }
 }
 
-/// Increments the odometer. Returns false at the end.
+/// Increments the odometer (the positions along the axes). Returns false when all positions have been visited.
 fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     for (index, axis) in odometer.iter_mut().zip(axes).rev() {
         *index += 1;
@@ -131,8 +131,8 @@ fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     false
 }
 
-/// The axes of a tensor. Axes of size one are left out, and an axis that continues another is merged with it. The
-/// result is never empty.
+/// Returns the axes of a tensor. Axes of size one are left out, and an axis that continues another one is merged with
+/// it. The result is never empty.
 fn merged_axes(tensor: &Tensor) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     let mut place = 1;
@@ -169,8 +169,8 @@ pub fn bytes_read(tensor: &Tensor) -> Bytes {
     Bytes::new(blocks.saturating_mul(block_bytes(SIZES, &block_axes, element)))
 }
 
-/// The axis that is divided between blocks, and the number of its steps in one block. It is the first axis whose step
-/// fits into a block. The axes before it are walked step by step.
+/// Returns the axis that is divided between blocks, and how many of its steps are in one block. This is the first axis
+/// of which at least one step fits into a block. The axes before it are iterated step by step.
 fn division(sizes: Sizes, axes: &[Axis], element: u64) -> (usize, u64) {
     let block_elements = sizes.gather_bytes / element;
     let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
@@ -219,7 +219,7 @@ impl Gather<'_> {
                 while done < first.size {
                     let steps = steps.min(first.size - done);
                     part[0].size = steps;
-                    // A single step needs no axis, so each level is one axis shorter.
+                    // For a single step, the axis is left out, so each level of the recursion has one axis less.
                     let part = if steps == 1 { &part[1..] } else { &part[..] };
                     self.fill(part, base + done * first.stride, place + done * first.place)?;
                     done += steps;
@@ -242,14 +242,14 @@ impl Gather<'_> {
     }
 }
 
-/// Number of steps of the first axis that are read at once. It is one, unless reading across the gaps is cheaper than
-/// skipping them.
+/// Returns how many steps of the first axis are read at once: a single one, unless reading across the gaps is cheaper
+/// than skipping them.
 fn steps_per_read(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     let (first, rest) = match axes.split_first() {
         Some((first, rest)) if first.stride * element <= sizes.worth_skipping_bytes => (first, rest),
         _ => return 1,
     };
-    // This is one step less than fits, so that the extent stays below the size of a chunk.
+    // This is one step less than would fit, so that the extent stays below the size of a chunk.
     let room = sizes.chunk_bytes.saturating_sub(extent(rest) * element);
     (room / (first.stride * element).max(1)).clamp(1, first.size)
 }
@@ -342,7 +342,7 @@ mod tests {
     use crate::capture::value::Value;
     use crate::units::to_index;
 
-    /// Sizes so small that a small tensor reaches every path.
+    /// Sizes that are so small that even a small tensor exercises every path of the code.
     const SMALL: Sizes = Sizes { chunk_bytes: 32, gather_bytes: 48, worth_skipping_bytes: 24 };
 
     const STORED_BYTES: usize = 1 << 10;

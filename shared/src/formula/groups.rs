@@ -5,14 +5,15 @@ use std::ops::Range;
 use crate::numbers::EntryNumbers;
 use crate::units::Bytes;
 
-/// The largest sum of U + O over the entries that share a runner.
+/// The largest sum of U + O (unmapped inputs and outputs) over the entries that share a runner.
 pub const SHARED_RUNNER: Bytes = Bytes::mib(64);
-/// The largest number of entries that share a runner. Every entry costs descriptors and mappings.
+/// The largest number of entries that share a runner. The number is limited because every entry takes descriptors and
+/// mappings.
 pub const MAX_SHARING: usize = 64;
 
-/// Divides `entries` into consecutive groups, none of them empty. A group has at most `MAX_SHARING` entries, and the
-/// sum of their U + O is at most `cap`. An entry above the cap is a group by itself, and so is every entry if the cap
-/// is zero.
+/// Divides `entries` into groups of consecutive entries. No group is empty. A group has at most `MAX_SHARING` entries,
+/// and the sum of their U + O is at most `cap`. An entry that exceeds the cap is a group by itself. If the cap is zero,
+/// every entry is a group by itself.
 pub fn runner_groups<'a>(
     entries: impl IntoIterator<Item = &'a EntryNumbers>,
     cap: Bytes,
@@ -66,7 +67,8 @@ mod tests {
                 next = group.end;
             }
             prop_assert_eq!(next, owed.len());
-            // Groups are greedy: no group had room for the first entry of the next one.
+            // Every group is filled as far as possible, so the first entry of the next group would not have fitted into
+            // it.
             for pair in groups.windows(2) {
                 let taken = pair[0].start..pair[0].end + 1;
                 prop_assert!(cap == 0 || MAX_SHARING < taken.len() || cap < sum(taken));

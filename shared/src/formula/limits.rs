@@ -3,7 +3,7 @@
 use crate::settings::LimitSettings;
 use crate::units::Bytes;
 
-/// The stack that the C library gives to each thread, including threads of OpenMP.
+/// The size of the stack that the C library gives to each thread, including the threads of OpenMP.
 pub const STACK: Bytes = Bytes::mib(8);
 const MIN_MEMORY: Bytes = Bytes::mib(256);
 
@@ -20,8 +20,9 @@ impl LimitSettings {
         self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)
     }
 
-    /// The limit of the candidate's private memory, touched or not. If the plan gives a figure, the stacks of all
-    /// threads but the first are added. Little of them is ever touched, but they would use up a small limit.
+    /// The limit of the candidate's private memory, whether or not that memory has been touched. If the plan gives a
+    /// number, the stacks of all threads but the first are added to it. Although little of these stacks is ever
+    /// touched, they would otherwise use up a small limit.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);
         let memory = self.memory_for(inputs, cores);

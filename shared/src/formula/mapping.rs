@@ -1,14 +1,14 @@
-//! The part of an input that cannot be mapped in place.
+//! Computes how much of an input cannot be mapped in place and must be copied.
 
 use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// Computes U of one range of a file: the size of the anonymous pages that mapping the range costs. `phase` is the
+/// Computes U for one range of a file: the size of the anonymous pages that are needed to map the range. `phase` is the
 /// offset from the alignment at which the range must begin in memory.
 ///
-/// Pages that also contain other bytes are filled by copying, and the pages between them are mapped. A range whose
-/// offset in the file does not match `phase` is copied as a whole.
+/// The pages at the ends of the range that also contain other bytes are filled by copying, and the pages between them
+/// are mapped. A range whose offset in the file does not match `phase` is copied as a whole.
 pub fn unmapped(file_offset: u64, bytes: Bytes, phase: u64, page: Bytes) -> Bytes {
     let size = page.get().max(1);
     let in_page = file_offset % size;

@@ -1,8 +1,9 @@
-//! The peak memory of each stage. Constants and sums of the memory model (`docs/explanation/memory.md`) are in this
-//! module, except those of a load's placement and of a replay's bookkeeping.
+//! The formulas for the peak memory of each stage. This module contains the constants and sums of the memory model
+//! (`docs/explanation/memory.md`), except those for the placement of a load (`placement`) and the bookkeeping of a
+//! replay (`replay`).
 //!
-//! The supervisor predicts with these formulas and the workers allocate by them, so prediction and allocation cannot
-//! drift apart. The formulas use these terms:
+//! The supervisor predicts the memory of a stage with these formulas, and the workers use the same formulas when they
+//! allocate it, so prediction and allocation always agree. The formulas use these terms:
 //!
 //! - I, the inputs of an entry, and U, the part of them that cannot be mapped in place
 //! - O, its outputs, and R, its ring of outputs
@@ -35,16 +36,17 @@ pub use self::time::{MAX_RUNNERS, MAX_STRETCH, MIN_RUNNERS, load_timeout, stretc
 pub use self::varied::{VALUES, largest_varied, values, variant, variants, varied};
 use crate::units::Bytes;
 
-/// The alignment of whole storages and of outputs, in bytes (`docs/reference/candidates.md`). Because of it, a view has
-/// the same alignment as in PyTorch.
+/// The alignment of whole storages and of outputs, in bytes (`docs/reference/candidates.md`). As PyTorch aligns
+/// storages in the same way, a view has the same alignment as in PyTorch.
 pub const ALIGNMENT: u64 = 64;
 /// c: the size of the judge's buffer for each of the two outputs that it compares.
 pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// Memory that a runner owes before its candidate does anything: its heap, and private pages of the loader and of libc.
 /// For a plain C library, 0.6 MiB was measured. The rest is room for the C++ runtime and a few more libraries.
 pub const RUNNER_BASE: Bytes = Bytes::mib(4);
-/// Memory that an interpreter with torch owes, either as a zygote or in a runner that started its own interpreter. With
-/// torch 2.15, 297 MiB were measured, and 270 MiB with 2.10, without its files, which are in the page cache.
+/// Memory that a Python interpreter with torch owes, either as a zygote or in a runner that started its own
+/// interpreter. With torch 2.15, 297 MiB were measured, and earlier, with torch 2.10 and 2.15, 270 to 300 MiB. This does
+/// not include the files of torch, which are in the page cache.
 pub const PYTHON_BASE: Bytes = Bytes::mib(304);
 /// Memory that a copy of a zygote owes before its candidate does anything: page tables, and pages that it wrote to. With
 /// torch 2.15, 12 MiB were measured, and 4 MiB for the copy that already waits for the next candidate.
@@ -56,20 +58,21 @@ pub const PYTHON_FILES: Bytes = Bytes::mib(512);
 /// Memory that a compiler owes before it reads anything.
 pub const COMPILER_BASE: Bytes = Bytes::mib(16);
 /// The smallest memory limit of a compiler. A limit that does not fit under the ceiling is halved until it fits, but
-/// not below this. For a kernel in plain C, gcc owes 40 to 80 MiB.
+/// never becomes smaller than this. For a kernel in plain C, gcc owes 40 to 80 MiB.
 pub const MIN_COMPILER_MEMORY: Bytes = Bytes::mib(128);
 
 /// s: the size of a staging slot.
 pub const STAGING_SLOT: Bytes = Bytes::mib(1);
-/// k of a worker that loads inputs: one slot is filled while the other is copied.
+/// k, the number of staging slots, of a worker that loads inputs: one slot is filled while the other is copied.
 pub const LOAD_SLOTS: u64 = 2;
-/// k of a replay, for the slots between its files and its pool: one is filled, one is copied, and one waits.
+/// k, the number of staging slots, of a replay. The slots are between its files and its pool: one is filled, one is
+/// copied, and one waits.
 pub const REPLAY_SLOTS: u64 = 3;
 
 /// Memory of an idle worker: its heap, stacks and page tables. 1 to 2 MiB were measured, and a test fails if an idle
 /// worker owes more than this.
 pub const IDLE_WORKER: Bytes = Bytes::mib(4);
-/// Memory of the supervisor for a small plan, counted in the same way. 3 to 4 MiB were measured.
+/// Memory that the supervisor owes for a small plan: its heap, stacks and page tables. 3 to 4 MiB were measured.
 pub const SUPERVISOR: Bytes = Bytes::mib(6);
 /// The supervisor's additional memory for each candidate and for each entry.
 pub const SUPERVISOR_PER_ITEM: Bytes = Bytes::kib(1);

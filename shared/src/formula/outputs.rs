@@ -4,8 +4,8 @@ use super::{ALIGNMENT, DEVICE_ALIGNMENT};
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// The target size of a profile's ring of outputs, which has a slot for each call of a block. It has at least two
-/// slots.
+/// The target size of a profile's ring of outputs. The ring has one slot for each call of a block, and at least two
+/// slots even if these are larger.
 pub const RING: Bytes = Bytes::mib(16);
 /// The largest number of calls in one block, and therefore of slots in a ring.
 pub const MAX_CALLS: u32 = 16_384;
@@ -14,8 +14,8 @@ fn slot(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT))
 }
 
-/// O: each output has its own pages. In alternate calls, it starts right after a guard page or ends right before one.
-/// O is at least one page.
+/// O: the size of the outputs of a verification, where each output has its own pages. From call to call, an output
+/// alternately starts right after a guard page or ends right before one. O is at least one page.
 pub fn guarded(extents: impl Iterator<Item = Bytes>, page: Bytes) -> Bytes {
     extents.map(|extent| whole_grains(slot(extent), page)).sum::<Bytes>().max(page)
 }
@@ -27,24 +27,25 @@ pub fn ring_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MAX_CALLS)
 }
 
-/// The largest number of calls in one block on a device. A block lasts about half a millisecond, and a launch takes at
-/// least a microsecond.
+/// The largest number of calls in one block on a device. A block lasts about half a millisecond and a launch takes at
+/// least a microsecond, so more calls are not needed.
 const DEVICE_CALLS: u32 = 512;
 
-/// The number of calls whose outputs fit into the ring on a device, where each output is aligned like an allocation; at
-/// least two and at most `DEVICE_CALLS`.
+/// The number of calls whose outputs fit into the ring on a device, but at least two and at most `DEVICE_CALLS`. On a
+/// device, each output in the ring is aligned like an allocation.
 pub fn device_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     let call: Bytes = extents.map(|extent| whole_grains(extent, DEVICE_ALIGNMENT)).sum();
     let fit = RING.get().checked_div(call.get()).unwrap_or(u64::MAX);
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, DEVICE_CALLS)
 }
 
-/// An upper bound for an entry's ring on a device. `outputs` is the entry's O.
+/// An upper bound for the size of an entry's ring on a device. `outputs` is the entry's O.
 pub fn device_ring(outputs: Bytes) -> Bytes {
     RING.max(outputs.saturating_mul(2))
 }
 
-/// R: the slots of each output are adjacent, in pages that no other output uses. R is at least one page.
+/// R: the size of the ring of outputs, where all slots of an output are adjacent, in pages that no other output uses. R
+/// is at least one page.
 pub fn ring(extents: impl Iterator<Item = Bytes> + Clone, page: Bytes) -> Bytes {
     let slots = u64::from(ring_slots(extents.clone()));
     extents.map(|extent| whole_grains(slot(extent).saturating_mul(slots), page)).sum::<Bytes>().max(page)

@@ -1,4 +1,4 @@
-//! The memory formula of each stage, term by term.
+//! Computes the terms of each stage's memory formula, such as U, O and 2c.
 
 use super::{
     COMPARE_CHUNK, DEVICE_FLUSH, LIBTORCH_BASE, LOAD_SLOTS, PYTHON_BASE, PYTHON_COPY, REPLAY_SLOTS,
@@ -10,7 +10,7 @@ use crate::numbers::EntryNumbers;
 use crate::settings::{InputMemory, LimitSettings, ProfileSettings, Vary};
 use crate::units::Bytes;
 
-/// One term of a sum, with the name that users see.
+/// One term of a memory formula, with the name that messages show for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
     pub name: &'static str,
@@ -30,7 +30,8 @@ fn chunks() -> Term {
 }
 
 /// The memory of verifying entries that share a runner: U + O + 2c. All inputs are in memory before the candidate is
-/// loaded, so U is their sum. The entries use the same output memory in turn, so O is that of the largest entry.
+/// loaded, so the U of all entries are added. The entries use the same memory for outputs, one after another, so O is
+/// the largest O of an entry.
 pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     vec![
         term("unmapped inputs (U)", group.iter().map(|entry| entry.unmapped).sum()),
@@ -39,16 +40,17 @@ pub fn verify(group: &[EntryNumbers]) -> Vec<Term> {
     ]
 }
 
-/// The device memory of a kernel without host code: I + O of one entry, because entries are loaded one after another.
+/// The device memory for verifying a kernel without host code: I + O of one entry, because entries are loaded one after
+/// another.
 pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
     vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
 }
 
-/// The memory of profiling kernels without host code with a batch of entries. The first list is the worker's host
-/// memory: staging, the outputs of each side's last block, the values from which new inputs are drawn, an input that
-/// may vary, and 2c. The second list is device memory, which all sides share: the inputs, the ring, the varied inputs
-/// and the memory of a flush. The ring and the varied inputs are sized for the entries that need most, because they are
-/// allocated once for `all` entries of the profile.
+/// The memory for profiling kernels without host code with a batch of entries. A side is the candidate or its baseline.
+/// The first list is the worker's host memory: staging, the outputs of each side's last block, the values from which
+/// new inputs are drawn, an input that may vary, and 2c. The second list is device memory, which all sides share: the
+/// inputs, the ring, the varied inputs, and the memory that is written to flush the cache. The ring and the varied
+/// inputs are sized for the entries that need most, because they are allocated once for `all` entries of the profile.
 pub fn profile_on_device(
     batch: &[EntryNumbers],
     all: &[EntryNumbers],
@@ -62,7 +64,7 @@ pub fn profile_on_device(
         term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)),
         term("output rings (R)", ring.saturating_mul(sides)),
         term("values of varied inputs", values(varied).saturating_mul(batch.len() as u64)),
-        // Whether an input may vary depends on all of its captured values.
+        // All captured values of an input must be in host memory at once, because they determine whether it may vary.
         term("an input that may vary", varied),
         chunks(),
     ];
@@ -80,15 +82,17 @@ pub fn staged() -> Vec<Term> {
     vec![term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)), chunks()]
 }
 
-/// The memory of profiling a batch. Every side has U of the batch and one ring of outputs. The ring is the largest R of
-/// an entry or, if entries are timed in turns and need more, one slot for each entry. All sides share the rest: the
-/// largest V of an entry, the values from which new inputs of every entry are drawn, the copies of inputs (tensors that
-/// entries share count once), k·s and 2c.
+/// The memory for profiling a batch. Every side (the candidate, and its baseline if there is one) takes the U of the
+/// batch and one ring of outputs. The ring's size is the largest R of an entry or, if entries are timed in turns and
+/// this is more, the size of one slot for each entry. All sides share the rest: the largest V of an entry, the values
+/// from which new inputs of every entry are drawn, the copies of inputs (tensors that entries share count once), k·s
+/// and 2c.
 pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let mut ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
     if settings.rotates(batch.len()) {
-        // A slot takes as much memory as the guarded outputs of a verification. The trial of varied inputs uses a ring.
+        // A slot takes as much memory as the guarded outputs of a verification (O). The ring is still needed, because
+        // the trial of varied inputs uses one.
         ring = ring.max(batch.iter().map(|entry| entry.outputs).sum());
     }
     // All sides and entries share one buffer for varied inputs. Each entry keeps the values from which its new inputs
@@ -120,7 +124,7 @@ fn copied(batch: &[EntryNumbers]) -> Bytes {
     sums.last().unwrap_or_default()
 }
 
-/// The memory of a replay: the pool, O of the step with the largest outputs, and `replay_on_host`.
+/// The memory of a replay: the pool, the O of the step with the largest outputs, and the terms of `replay_on_host`.
 pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     [replay_pool(pool, outputs), replay_on_host(bookkeeping)].concat()
 }
@@ -131,13 +135,14 @@ pub fn replay_pool(bytes: Bytes, outputs: Bytes) -> Vec<Term> {
 }
 
 /// The part of a replay's memory that is always in the host's memory: the catalog and schedule, staging, and 2c.
-/// Staging is k slots, and one more of the same size through which constants are read to digest them.
+/// Staging consists of k slots, and of one buffer of the same size, into which constants are read to compute their
+/// digests.
 pub fn replay_on_host(bookkeeping: Bytes) -> Vec<Term> {
     let staging = STAGING_SLOT.saturating_mul(REPLAY_SLOTS + 1);
     vec![term("catalog and schedule", bookkeeping), term("staging", staging), chunks()]
 }
 
-/// The settings on which the extra memory of a runner depends.
+/// The settings that determine how much memory a runner may owe in addition to the terms of its stage.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerTerms<'a> {
     pub limits: &'a LimitSettings,

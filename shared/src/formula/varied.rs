@@ -5,11 +5,12 @@ use crate::placement::whole_grains;
 use crate::settings::CacheState;
 use crate::units::Bytes;
 
-/// The largest size of all variants of an entry's inputs, unless `largest_varied` is larger.
+/// The largest total size of all variants of an entry's inputs, unless `largest_varied` is larger.
 pub const VARIED: Bytes = with_room_for_phases(8);
-/// The largest size of the inputs of one call that vary on a card. Kernels for cards are usually tried with larger
-/// inputs than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is only
-/// one variant, so each block is a single call. Writing the variant takes the host about a tenth of a second.
+/// The largest total size of those inputs of one call on a card that may vary. It is larger than `VARIED`, because
+/// kernels for cards are usually tried with larger inputs, and cards have enough memory. If the inputs of one call
+/// exceed `VARIED`, there is only one variant, so each block is a single call. The host takes about a tenth of a second
+/// to write the variant.
 const VARIED_ON_CARD: Bytes = with_room_for_phases(64);
 
 /// The size of `mib` MiB of inputs, with space for the phases of 64 inputs (see `variant`).
@@ -17,16 +18,18 @@ const fn with_room_for_phases(mib: u64) -> Bytes {
     Bytes::new((mib << 20) + 64 * ALIGNMENT)
 }
 
-/// The largest size of an entry's captured values from which new values are drawn.
+/// The largest total size of those captured values of an entry from which new values are drawn.
 pub const VALUES: Bytes = Bytes::mib(1);
 
-/// The memory for the values from which an entry's new values are drawn. They are at most as large as its variants.
+/// The memory for the captured values from which an entry's new values are drawn. It is at most as large as the memory
+/// for the entry's variants.
 pub fn values(varied: Bytes) -> Bytes {
     varied.min(VALUES)
 }
 
-/// The largest size of the inputs of one call that vary. An input that is larger by itself does not vary. If the inputs
-/// together exceed `VARIED`, a block is a single call, which is too short to be timed from warm caches.
+/// The largest total size of those inputs of one call that may vary. A single input that is larger than this does not
+/// vary. If the inputs together exceed `VARIED`, a block is a single call, which is too short to be timed from warm
+/// caches.
 pub fn largest_varied(on_card: bool, state: CacheState) -> Bytes {
     if on_card && state != CacheState::Warm { VARIED_ON_CARD } else { VARIED }
 }
@@ -45,8 +48,8 @@ pub fn variant(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT)
 }
 
-/// V for inputs of these sizes, all of which may vary. A later trial decides which of them do vary, so this is the
-/// largest possible size.
+/// V for inputs of these sizes, all of which may vary. A later trial decides which of them do vary, so this is an upper
+/// bound.
 pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes, largest: Bytes) -> Bytes {
     let slots: Vec<Bytes> = inputs.map(variant).filter(|&bytes| bytes <= largest).collect();
     let all: Bytes = slots.iter().copied().sum();
@@ -54,7 +57,7 @@ pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes, larg
         return Bytes::ZERO;
     }
     let pages = page.saturating_mul(slots.len() as u64);
-    // If only some of them vary, more of their variants fit.
+    // If only some of the inputs vary, more variants fit into the memory.
     let most = if VARIED < all {
         all.min(largest).max(VARIED)
     } else {

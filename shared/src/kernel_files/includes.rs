@@ -1,9 +1,9 @@
-//! Finds the quoted names in a text's `#include` lines.
+//! Finds the quoted names in the `#include` lines of a source or a header.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The number of bytes of a line that are searched. The rest of a longer line is ignored.
+/// The number of bytes that are searched in each line. The rest of a longer line is ignored.
 const MAX_LINE_BYTES: u64 = 4096;
 
 /// Passes every quoted name after an `#include` to `take`.
@@ -35,7 +35,7 @@ fn included(line: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The rest of a line after the space and comments at its beginning.
+/// Returns the rest of a line after any spaces and comments at its beginning.
 fn after_space(text: &str) -> &str {
     let mut text = text.trim_start();
     while let Some((_, rest)) = text.strip_prefix("/*").and_then(|comment| comment.split_once("*/")) {

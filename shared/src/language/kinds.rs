@@ -1,4 +1,4 @@
-//! The table of languages.
+//! The table of languages, with a row of properties for each.
 
 use super::{ArtifactKind, Language, Launcher, Tier, Toolchain};
 

@@ -1,4 +1,4 @@
-//! One argument of a launch: an address, a number or an expression, with the type that the kernel expects.
+//! Parses one argument of a launch: an address, a number or an expression, with the type that the kernel expects.
 
 use serde::{Deserialize, Serialize};
 

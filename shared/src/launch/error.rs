@@ -1,8 +1,8 @@
-//! The errors of expressions, each with the part of the text that caused it.
+//! Defines the errors of launch expressions, which point to the part of the text that is wrong.
 
 use std::ops::Range;
 
-/// An expression that cannot be parsed.
+/// The error for an expression that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {} of `{text}`: {message}", column(text, at.start))]
 pub struct SyntaxError {
@@ -12,11 +12,11 @@ pub struct SyntaxError {
     pub message: String,
 }
 
-/// An expression that has no value for an entry.
+/// The error for an expression that cannot be evaluated for an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} {excerpt}: {problem}")]
 pub struct LaunchError {
-    /// The plan's key for the text, such as `launch[0].grid` or `workspace[1].bytes`.
+    /// The key of the expression in the plan, such as `launch[0].grid` or `workspace[1].bytes`.
     pub key: String,
     pub excerpt: Excerpt,
     pub problem: Problem,

@@ -1,4 +1,4 @@
-//! Evaluates an expression for one entry. Arithmetic is checked: a result that does not fit in 64 bits is an error.
+//! Evaluates an expression for one entry, with checked arithmetic: a result that does not fit in 64 bits is an error.
 
 use std::ops::Range;
 
@@ -66,7 +66,8 @@ pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
     value.map(Number::Int).map_err(at_node)
 }
 
-/// Checks a divisor, which must be positive. As a result, quotients round down and remainders are never negative.
+/// Checks a divisor, which must be positive. Because of this, quotients are rounded down and remainders are never
+/// negative.
 fn divisor(value: i64) -> Result<i64, Problem> {
     if value > 0 { Ok(value) } else { Err(Problem::Divisor(value)) }
 }

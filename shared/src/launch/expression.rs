@@ -1,4 +1,4 @@
-//! An expression: its text and its syntax tree.
+//! Defines `Expression`, which holds the text of an expression in a plan together with its syntax tree.
 
 use serde::{Deserialize, Serialize};
 

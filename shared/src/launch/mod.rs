@@ -1,8 +1,10 @@
-//! Launches of kernels without host code: `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`.
+//! Describes how kernels without host code are launched: the plan's `[[job.candidate.launch]]` and
+//! `[[job.candidate.workspace]]`.
 //!
 //! A plan gives grids, blocks, sizes and arguments as short expressions over the shapes and parameters of a call, such
-//! as `ceil_div(out.numel, 256)`. They are parsed together with the plan, and evaluated for every entry. `resolve`
-//! turns steps and an entry's arguments into numbers, with checked arithmetic and within the limits of CUDA.
+//! as `ceil_div(out.numel, 256)`. The expressions are parsed together with the plan, and evaluated for every entry.
+//! `resolve` computes the numbers for an entry's arguments, with checked arithmetic, and refuses numbers that exceed
+//! the limits of CUDA.
 
 mod argument;
 mod error;
@@ -35,7 +37,8 @@ pub const MAX_WORKSPACES: usize = 64;
 pub const MAX_ARGS: usize = 512;
 /// The largest size of an expression, in bytes.
 pub const MAX_TEXT: usize = 1024;
-/// The largest depth of an expression. Parentheses, calls, signs and operators in a row make it deeper.
+/// The largest depth of an expression's syntax tree. Parentheses, calls, signs, and chains of operators make the tree
+/// deeper.
 pub const MAX_DEPTH: usize = 32;
 /// The largest number of blocks of a grid in x, y and z.
 pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65_535, 65_535];
@@ -43,7 +46,7 @@ pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65_535, 65_535];
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// The largest number of threads of a block.
 pub const MAX_BLOCK_THREADS: u32 = 1024;
-/// The largest dynamic shared memory of a block, in bytes. No card has more.
+/// The largest dynamic shared memory of a block, in bytes. No card offers more.
 pub const MAX_SHARED: u32 = 227 * 1024;
 
 /// The launches of a candidate's call, in order.

@@ -1,4 +1,4 @@
-//! Resolves the names in an expression for one entry.
+//! Resolves the names in an expression to the parameters, outputs and workspaces of one entry.
 
 use super::Problem;
 use super::node::{Attribute, Reference};
@@ -8,10 +8,11 @@ use crate::capture::Tensor;
 
 /// The names by which an expression can refer to the call's output.
 const OUTPUT_NAMES: [&str; 2] = ["out", "output"];
-/// The smallest similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
+/// The smallest similarity (Jaro-Winkler, 0 to 1) that a known name must have to an unknown one to be suggested in its
+/// place.
 const MIN_SIMILARITY: f64 = 0.7;
 
-/// The target of an address.
+/// What an address in a launch points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pointer {
     /// The first element of an argument, by its index in the result of `bind`.
@@ -21,7 +22,7 @@ pub enum Pointer {
     Workspace(usize),
 }
 
-/// The names of one entry.
+/// The names that an expression can refer to in one entry.
 pub(super) struct Names<'a> {
     pub(super) arguments: &'a [Argument],
     pub(super) outputs: &'a [OutputTensor],
@@ -29,7 +30,7 @@ pub(super) struct Names<'a> {
     pub(super) workspaces: Vec<(&'a str, u64)>,
 }
 
-/// The meaning of a name.
+/// What a name in an expression stands for.
 #[derive(Clone, Copy)]
 pub(super) enum Named<'a> {
     Tensor(&'a Tensor, Pointer),
@@ -128,7 +129,7 @@ impl Named<'_> {
         }
     }
 
-    /// The number that the reference yields.
+    /// Returns the number that a reference stands for.
     pub(super) fn number(&self, reference: &Reference) -> Result<Number, Problem> {
         if let Some(attribute) = reference.attribute {
             return self.attribute(attribute).map(Number::Int);

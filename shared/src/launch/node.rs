@@ -1,4 +1,4 @@
-//! The syntax tree of an expression.
+//! Defines the nodes of an expression's syntax tree.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! A recursive descent parser for expressions. An error points to the part of the text that caused it.
+//! Parses expressions by recursive descent. Errors point to the part of the text that caused them.
 
 use super::node::{Attribute, Function, Node, NodeKind, Operator, Reference};
 use super::token::{Token, Tokens};
@@ -35,8 +35,8 @@ fn product(tokens: &mut Tokens<'_>, depth: usize) -> Result<Node, SyntaxError> {
 
 type Level = fn(&mut Tokens<'_>, usize) -> Result<Node, SyntaxError>;
 
-/// Parses operators of one precedence level, from left to right. Every operator makes the tree deeper, so each of them
-/// counts towards the limit.
+/// Parses a chain of operators with the same precedence, from left to right. Every operator makes the tree one level
+/// deeper, so each counts towards the limit.
 fn chain(
     tokens: &mut Tokens<'_>,
     depth: usize,

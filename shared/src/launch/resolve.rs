@@ -11,7 +11,7 @@ use super::{Launch, LaunchError, LaunchStep, MAX_BLOCK, MAX_BLOCK_THREADS, MAX_G
 use crate::arguments::{Argument, OutputTensor, PlainValue};
 use crate::units::Bytes;
 
-/// The launches of one call.
+/// The launches of one call, with all expressions evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedLaunch {
     pub steps: Vec<ResolvedStep>,
@@ -37,7 +37,7 @@ impl ResolvedStep {
     }
 }
 
-/// The value of a kernel's parameter.
+/// The value that is passed for a kernel's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A device address of eight bytes.
@@ -56,7 +56,8 @@ pub fn resolve(
     let mut names = Names { arguments, outputs, workspaces: Vec::with_capacity(launch.workspaces.len()) };
     for (at, workspace) in launch.workspaces.iter().enumerate() {
         let key = || format!("workspace[{at}].bytes");
-        // No device has more memory than this. The actual amount is not checked here.
+        // This upper bound exceeds the memory of every device. Whether the device has enough memory is not checked
+        // here.
         let bytes = bounded(&workspace.bytes, &names, 0..=i64::MAX.unsigned_abs(), key)?;
         names.workspaces.push((&workspace.name, bytes));
     }

@@ -1,4 +1,4 @@
-//! Numbers in the types of a kernel's parameters.
+//! Converts numbers to the types of a kernel's parameters.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -25,7 +25,8 @@ impl fmt::Display for Number {
     }
 }
 
-/// Every conversion rounds once. Rounding to a wider type and then to a narrower one can end at the wrong neighbour.
+/// Every conversion rounds only once, because rounding to a wider type first and then to a narrower one can yield the
+/// wrong one of the two nearest numbers.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -47,9 +48,9 @@ impl Number {
         }
     }
 
-    /// Rounds a number that is not an `f32` to one of its two neighbours: the one whose last bit is set. The result can
-    /// then be rounded to 16 bits as if it were exact. The crate `half` cannot do this: it rounds an `f64` to `f32`
-    /// first, or drops its low bits.
+    /// Converts to `f32`. A number that `f32` cannot represent is rounded to the one of its two neighbours whose last
+    /// bit is set. The result can then be rounded to 16 bits as if it were exact. The crate `half` cannot do this: it
+    /// rounds an `f64` to `f32` first, or drops its low bits.
     fn sticky_f32(self) -> f32 {
         let nearest = self.nearest_f32();
         let side = match self {
@@ -106,7 +107,7 @@ impl ScalarType {
         TYPES[self as usize].0
     }
 
-    /// The type of a number for which the plan names none: `int64_t`, `double` or `bool` in C.
+    /// The type of a number for which the plan does not specify one: `int64_t`, `double` or `bool` in C.
     pub(super) const fn of(number: Number) -> Self {
         match number {
             Number::Int(_) => Self::I64,
@@ -140,8 +141,9 @@ impl Scalar {
         Self { kind, bytes, size: N }
     }
 
-    /// Converts a number to this type. An integer type or `bool` takes no floats, and must represent the value exactly.
-    /// A float type rounds to the nearest value, which is infinity if the number is too large.
+    /// Converts a number to this type. Floats cannot be converted to an integer type or to `bool`, and these types must
+    /// represent the value exactly. With a float type, the number is rounded to the nearest value, which is infinity if
+    /// the number is too large.
     pub(super) fn of(number: Number, kind: ScalarType) -> Result<Self, Problem> {
         let unfit = || Problem::DoesNotFit { value: number.to_string(), wanted: kind.name() };
         let int = match number {

@@ -1,4 +1,5 @@
-//! Tests expressions against an independent evaluator, and errors against the part of the text that they point to.
+//! Tests expressions by comparison with an independent evaluator, and checks that errors point to the right part of the
+//! text.
 
 use std::sync::Arc;
 
@@ -208,9 +209,9 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
     assert_eq!(bytes(6), [1]);
 }
 
-/// The first numbers lie just beyond the middle between two numbers of their type. Rounding them to a wider type first
-/// would move them to the middle, from where they would be rounded towards zero. The last ones lie at the end of their
-/// type's range.
+/// The first numbers are just above the midpoint between two numbers of their type. If they were rounded to a wider
+/// type first, they would end up exactly at the midpoint, and would then be rounded towards zero. The last numbers are
+/// at the end of their type's range.
 #[test]
 fn number_just_above_a_midpoint_is_rounded_once() {
     let (f16_above, bf16_above) =
@@ -317,7 +318,8 @@ fn parameter_named_out_takes_precedence_over_the_output() {
     assert_eq!(resolved.steps[0].args, expected);
 }
 
-/// The text of an expression, and its value in wider arithmetic. The value is `None` if the expression is an error.
+/// The text of an expression, and its value as computed with wider arithmetic. The value is `None` if evaluating the
+/// expression must fail.
 #[derive(Clone, Debug)]
 struct Sample {
     text: String,

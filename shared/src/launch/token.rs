@@ -1,4 +1,4 @@
-//! The tokens of an expression.
+//! Splits the text of an expression into tokens.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ pub(super) enum Token<'a> {
 /// Splits a text into tokens, with one token of lookahead.
 pub(super) struct Tokens<'a> {
     text: &'a str,
-    /// The end of the part that is parsed. A type may follow it.
+    /// The end of the part of the text that is parsed. After it, the text may contain a type.
     end: usize,
     next: Token<'a>,
     /// The byte range of the next token.
     at: Range<usize>,
-    /// The end of the last token that was taken.
+    /// The end of the last token that the parser took.
     pub(super) last: usize,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Tokens<'a> {
         Ok(token)
     }
 
-    /// Takes the sign if it is next. Returns true if it was.
+    /// Takes the next token if it is this sign. Returns true if so.
     pub(super) fn took(&mut self, sign: char) -> Result<bool, SyntaxError> {
         let is_next = self.next == Token::Sign(sign);
         if is_next {
@@ -57,7 +57,7 @@ impl<'a> Tokens<'a> {
         Ok(is_next)
     }
 
-    /// Takes the sign, which must be next.
+    /// Takes the next token, which must be this sign.
     pub(super) fn expect(&mut self, sign: char) -> Result<(), SyntaxError> {
         if self.took(sign)? { Ok(()) } else { Err(self.unexpected(&format!("`{sign}`"))) }
     }

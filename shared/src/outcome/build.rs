@@ -1,4 +1,4 @@
-//! The result of a build.
+//! Defines the result of a build: the artifact, the command and the beginning of the compiler's output.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,13 @@ pub struct Built {
     pub log_head: String,
     pub source_digest: String,
     /// The way in which the compiler ended: the signal, or a digest of the output without the parts that differ in each
-    /// build. It is set if the build ended as INFRA_ERROR and this does not show whether the machine or the source is
-    /// to blame. If the next build ends in the same way, the source is to blame.
+    /// build. It is set if the build's status is INFRA_ERROR because the end of the compiler does not show whether the
+    /// machine or the source is to blame. If the next build ends in the same way, the source is to blame.
     #[serde(default)]
     pub unexplained: Option<String>,
 }
 
-/// The file that a build produced. The run's `artifacts` folder keeps it under its digest.
+/// The file that a build produced. It is kept in the run's `artifacts` folder, under a name that contains its digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// BLAKE3 of the file, in hex.

@@ -1,32 +1,33 @@
-//! What a device reports about an attempt: memory at named points of its sessions, and counts of the emulated device.
+//! Defines what a report says about the device of an attempt: its memory at named points of the sessions, and what the
+//! emulated device counted.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// A point of a session at which memory is sampled.
+/// A point in a session at which the memory in use is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPoint {
     /// Before the session allocates anything.
     Start,
-    /// An input has been uploaded.
+    /// After an input has been uploaded.
     Uploaded,
-    /// All inputs and outputs are on the device.
+    /// When all inputs and outputs are on the device, before workspaces are allocated.
     BeforeWorkspace,
-    /// A call is over.
+    /// After a call.
     Called,
-    /// The session has released its own memory.
+    /// After the session has released its own memory.
     Released,
 }
 
-/// The largest figures at one point, over all sessions of an attempt.
+/// The largest values that were measured at one point, over all sessions of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePoint {
     pub point: MemoryPoint,
-    /// The bytes that we have allocated, in whole grains of the device.
+    /// The bytes that we have allocated, rounded up to the device's allocation unit.
     pub placed_bytes: Bytes,
-    /// The bytes of the whole device that are in use by all processes, as its driver reports them.
+    /// The bytes that all processes together use on the whole device, as its driver reports them.
     pub used_bytes: Bytes,
     /// The worker's resident memory at that moment.
     pub resident_bytes: Bytes,
@@ -41,32 +42,34 @@ impl DevicePoint {
     }
 }
 
-/// The operations of a kernel on the emulated device, over the first call of each entry. These are counts, not times.
+/// What the emulated device counted while it ran a kernel, summed over the first call of each entry. These are counts,
+/// not times.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmulatedKernel {
     pub symbol: String,
     pub launches: u64,
     pub warp_instructions: u64,
-    /// Branches that only some of a warp's active lanes took.
+    /// The number of branches that only some of a warp's active lanes took.
     pub divergent_branches: u64,
-    /// Accesses to shared memory. Their parts are passes over its banks.
+    /// The accesses to shared memory. Each pass over the memory's banks is a part of an access.
     pub shared: Traffic,
-    /// Accesses to global memory. Their parts are sectors of 32 bytes.
+    /// The accesses to global memory. Each sector of 32 bytes that is accessed is a part of an access.
     pub global: Traffic,
 }
 
-/// Accesses of warps to one kind of memory.
+/// The accesses that warps made to one kind of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// The number of accesses, each of which has up to 32 lanes.
+    /// The number of accesses. In each of them, up to 32 lanes take part.
     pub accesses: u64,
     pub parts: u64,
-    /// The parts that would be enough for the same bytes.
+    /// The number of parts that would have sufficed to access the same number of bytes.
     pub fewest_parts: u64,
-    /// The place with the most unnecessary parts, such as `PTX line 12, relu.cu:7`, in the launch that has the most of
-    /// them. `None` if no part is unnecessary.
+    /// The instruction with the largest number of unnecessary parts, such as `PTX line 12, relu.cu:7`. If there were
+    /// several launches, it is taken from the launch with the most unnecessary parts. `None` if no part was
+    /// unnecessary.
     pub worst: Option<String>,
-    /// The unnecessary parts of that launch, if there was more than one launch.
+    /// The number of unnecessary parts of all instructions in that launch, if there was more than one launch.
     #[serde(skip)]
     pub worst_launch: Option<u64>,
 }
@@ -110,7 +113,7 @@ mod tests {
             worst_launch: None,
         };
         let mut sum = launch(20, 10, Some("first"));
-        // Each is compared with the worst launch so far and not with the sum.
+        // Each launch is compared with the worst launch so far, and not with the sum over all launches.
         for (parts, fewest, place, worst) in [
             (15, 14, Some("small"), "first"),
             (40, 25, Some("large"), "large"),

@@ -1,26 +1,26 @@
-//! The evidence of a failure: the entry, the position of a wrong value, and the death of a runner.
+//! Defines the evidence of a failure: the entry that failed, the position of a wrong value, and how a runner died.
 
 use serde::{Deserialize, Serialize};
 
 use super::Status;
 use crate::capture::DType;
 
-/// The way in which a runner died.
+/// How a runner died, and what it had printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnerEnd {
     /// Name of the signal that ended the runner (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// The last part of the kept standard error of the runner or, on the emulated device, of the kept output of its
-    /// kernels.
+    /// The last part of what was kept of the runner's standard error or, on the emulated device, of its kernels'
+    /// output.
     pub stderr_tail: String,
-    /// The last part of its kept standard output.
+    /// The last part of what was kept of the runner's standard output.
     #[serde(default)]
     pub stdout_tail: String,
-    /// True if the runner's output filled the room for output. Some output may then be lost.
+    /// True if the runner printed as much as can be kept or more, so some of the output may be missing.
     pub output_truncated: bool,
-    /// True if the runner was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came
-    /// from outside.
+    /// True if a SIGKILL that we did not send ended the runner, and it may have come from the candidate itself, because
+    /// no PID namespace rules this out.
     pub unknown_sender: bool,
 }
 
@@ -36,16 +36,17 @@ pub struct EntryFailure {
     pub mismatch: Option<Mismatch>,
 }
 
-/// The position and the size of a difference between an output and the recorded one.
+/// Where and by how much an output differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// Path of the output: `output`, or `output[1]`.
     pub output: String,
     pub dtype: DType,
     pub shape: Vec<u64>,
-    /// Coordinates of the first bad element or, if only a norm is too large, of the one with the largest error.
+    /// Coordinates of the first bad element. If no single element is bad, but a norm of the errors is too large, these
+    /// are the coordinates of the element with the largest error.
     pub index: Vec<u64>,
-    /// A number as text, because JSON has no NaN and no infinities.
+    /// The expected value. It is text, because JSON cannot represent NaN and infinities.
     pub expected: String,
     pub actual: String,
     #[serde(with = "crate::nonfinite")]
@@ -61,7 +62,7 @@ pub struct Mismatch {
     pub actual_inf: u64,
     pub expected_nan: u64,
     pub expected_inf: u64,
-    /// Smallest and largest finite value, as text; `None` if no value is finite.
+    /// The smallest and the largest finite expected value, as text; `None` if no value is finite.
     pub expected_range: Option<[String; 2]>,
     pub actual_range: Option<[String; 2]>,
     /// Coordinates of the first bad elements, at most eight.
@@ -70,15 +71,16 @@ pub struct Mismatch {
     pub tolerance: ToleranceUsed,
 }
 
-/// The property that all bad elements share.
+/// A pattern in the positions or the values of the bad elements.
 ///
-/// The enum is not internally tagged, because the channel's format is not self-describing and could not read it.
+/// The enum is not internally tagged: the channel's format is not self-describing, and therefore cannot deserialize
+/// such enums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pattern {
     /// Every element is bad.
     All,
-    /// All elements from this one to the end are bad.
+    /// All elements from this one to the last are bad.
     Tail {
         from: u64,
     },

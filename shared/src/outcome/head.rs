@@ -1,4 +1,4 @@
-//! The part of a report that is the same for all stages.
+//! Defines the head of a report, which is the part that all stages have in common.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,25 +11,26 @@ pub struct Head {
     pub status: Status,
     /// One line for people that says what happened.
     pub detail: String,
-    /// Failing entries; the first one determines the status. A verification keeps up to three of them, other stages
-    /// keep one, and a build has none.
+    /// The entries that failed. The first one determines the status. A verification reports at most three of them,
+    /// other stages at most one, and a build none.
     pub failures: Vec<EntryFailure>,
     /// The death of the runner that determined the status.
     pub end: Option<RunnerEnd>,
-    /// Highest owed memory of a runner or compiler that the worker observed. `None` if nothing ran, or if Linux did
-    /// not report a value.
+    /// The largest amount of owed memory that the worker observed for a runner or compiler. `None` if nothing ran, or
+    /// if Linux did not report a value.
     pub peak_owed: Option<Bytes>,
     #[serde(with = "crate::nonfinite")]
     pub ms: f64,
-    /// True if the output of a process filled the room for it. Some output may then be lost.
+    /// True if a process printed as much as can be kept or more, so some of the output may be missing.
     pub output_truncated: bool,
-    /// The blame if it does not follow from the status. For example, a device may lack a feature that the candidate
-    /// uses.
+    /// The blame, if it differs from the one that the status usually implies. For example, the device and not the
+    /// candidate is to blame if the device lacks a feature that the candidate uses.
     pub blamed: Option<Blame>,
-    /// True if the context of the worker's device failed. The worker cannot create another and must be replaced.
+    /// True if the context of the worker's device failed. The worker cannot create another context, so the worker must
+    /// be replaced.
     pub context_lost: bool,
-    /// The room on the disk, read right after a build failed for a reason other than its source. `pids` is 0 if the
-    /// machine refused a process or thread to the attempt.
+    /// The room on the disk, measured right after a build failed for a reason other than its source. Its field `pids`
+    /// is 0 if the machine refused to start a process or thread for the attempt.
     pub room: Option<Room>,
 }
 
@@ -70,7 +71,8 @@ impl Head {
         self.failures.push(failure);
     }
 
-    /// Takes the peak of one more process into account. A process that ran owed something, so zero means unknown.
+    /// Takes the peak of one more process into account. A peak of zero means that the peak is unknown, because every
+    /// process that ran has owed some memory.
     pub fn record_peak(&mut self, peak: Bytes) {
         self.peak_owed = self.peak_owed.max((peak != Bytes::ZERO).then_some(peak));
     }

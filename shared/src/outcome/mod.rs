@@ -1,4 +1,4 @@
-//! The results that stages report.
+//! Defines the reports of all stages.
 //!
 //! A report has a head, which is the same for every stage, and a body, which depends on the stage. This module only
 //! defines the types. The worker and the core decide which status an attempt gets.
@@ -28,7 +28,7 @@ pub use self::status::{Blame, Status};
 pub use self::verify::{OutputForm, Verified, WorstError};
 use crate::stage::Stage;
 
-/// The end of an attempt at a stage.
+/// The report with which an attempt at a stage ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub head: Head,
@@ -67,7 +67,7 @@ impl Report {
         Self { head: Head::failed(status, detail), body: Body::of_nothing(stage) }
     }
 
-    /// True if the baseline failed and not the candidate.
+    /// True if the baseline, not the candidate, failed.
     pub fn baseline_failed(&self) -> bool {
         matches!(&self.body, Body::Profile(profiled) if profiled.baseline_failed)
     }
@@ -77,7 +77,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// The channel's format is not self-describing, so an enum that needs lookahead could not be read from it.
+    /// The channel's format is not self-describing, so enums whose deserialization needs lookahead cannot be sent over
+    /// it.
     #[test]
     fn patterns_and_infinities_can_be_sent_over_the_channel() {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");

@@ -1,11 +1,12 @@
-//! Combines the estimates of many entries into one figure.
+//! Combines the speed-ups of a candidate's entries into one score.
 
 use super::{EntryProfile, Estimate, Profiled};
 
 impl Profiled {
-    /// The entries by which the candidate is ranked: those whose inputs varied, and those in which it is clearly slower
-    /// than its baseline. If no entry's inputs varied, all entries count, except narrowed ones. A candidate can remember
-    /// its results for inputs that do not vary, so a short time for such an entry proves nothing.
+    /// The entries by which the candidate is ranked: those whose inputs varied, and those for which the candidate is
+    /// clearly slower than its baseline. A short time for any other entry proves nothing, because the candidate can
+    /// remember its results for inputs that do not vary. If no entry's inputs varied, the candidate is ranked by all
+    /// entries that are not narrowed.
     pub fn ranked_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         let all = !self.entries.iter().any(EntryProfile::is_varied);
         self.entries
@@ -13,20 +14,20 @@ impl Profiled {
             .filter(move |entry| (all && !entry.narrowed) || entry.is_varied() || is_slower(entry))
     }
 
-    /// The narrowed entries by which the candidate is not ranked. An entry is narrowed if the candidate is wrong for
-    /// new values in it. If such entries were left out, a candidate could choose which entries count, so its speed-up
-    /// in them counts as 1.
+    /// The narrowed entries by which the candidate is not ranked. An entry is narrowed if the candidate gives wrong
+    /// results when the entry's inputs get new values. The candidate's speed-up for such an entry is taken to be 1. If
+    /// narrowed entries were left out instead, a candidate could choose by which entries it is ranked.
     fn narrowed_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry))
     }
 
-    /// The number of entries in the capture set that `speedup` represents.
+    /// The number of the capture set's entries that are represented in `speedup`.
     pub fn weight(&self) -> u64 {
         self.ranked_entries().chain(self.narrowed_entries()).map(|entry| entry.weight).sum()
     }
 
-    /// The candidate's speed-up over its baseline, over the ranked and the narrowed entries. `None` if no entry is ranked,
-    /// or one was not paired with the baseline.
+    /// The candidate's mean speed-up over its baseline, across the ranked and the narrowed entries. `None` if there is
+    /// no ranked entry, or if one was not timed together with the baseline.
     pub fn speedup(&self) -> Option<Estimate> {
         let estimates: Option<Vec<(Estimate, u64)>> =
             self.ranked_entries().map(|entry| Some((entry.speedup?, entry.weight))).collect();
@@ -43,18 +44,18 @@ fn is_slower(entry: &EntryProfile) -> bool {
 
 /// Computes the weighted geometric mean of independent estimates of positive ratios, with its 95 % interval.
 ///
-/// With shares `c = weight / Σ weights`, the value is `exp(Σ c ln v)`. Its bounds follow from the bounds of the entries
-/// by the method of variance estimates recovery (Zou and Donner, "Construction of confidence limits about effect
-/// measures: a general approach", Statistics in Medicine 27, 2008). The method needs no variances and keeps asymmetric
-/// intervals asymmetric:
+/// With shares `c = weight / Σ weights`, the value is `exp(Σ c ln v)`. Its bounds are computed from the bounds of the
+/// entries by the method of variance estimates recovery (Zou and Donner, "Construction of confidence limits about
+/// effect measures: a general approach", Statistics in Medicine 27, 2008). The method needs no variances and keeps
+/// asymmetric intervals asymmetric:
 ///
 /// ```text
 /// ln low  = Σ c ln v − √ Σ c² (ln v − ln low_i)²
 /// ln high = Σ c ln v + √ Σ c² (ln high_i − ln v)²
 /// ```
 ///
-/// Entries of weight 0 do not count. Returns `None` if no entry counts, or if the value of an entry that counts is not
-/// a positive finite number. If an entry's interval reaches 0 or infinity, so does the mean's.
+/// Entries of weight 0 are ignored. Returns `None` if all entries are ignored, or if the value of any other entry is
+/// not a positive finite number. If the interval of an entry reaches 0 or infinity, so does the interval of the mean.
 pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let weight_of = |weight: u64| weight as f64;
@@ -68,7 +69,8 @@ pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
         let share = weight_of(*weight) / total;
         let logarithm = estimate.value.ln();
         mean += share * logarithm;
-        // A bound on the wrong side of its value is meaningless. Squaring must not make it look like a valid one.
+        // A bound on the wrong side of its value is meaningless. It is replaced by 0 here, because after squaring it
+        // would look like a valid one.
         below += (share * (logarithm - estimate.ci_low.max(0.0).ln()).max(0.0)).powi(2);
         above += (share * (estimate.ci_high.ln() - logarithm).max(0.0)).powi(2);
     }
@@ -106,7 +108,8 @@ mod tests {
             assert!((found - given).abs() < 1e-12);
         }
         let four = geometric_mean(&[(one, 1); 4]).expect("four entries");
-        // Four equal entries have half the logarithmic width, because the square root of four is two.
+        // With four equal entries, the interval is half as wide on a logarithmic scale, because the square root of four
+        // is two.
         assert!(((four.value / four.ci_low).ln() * 2.0 - (2.0_f64 / 1.9).ln()).abs() < 1e-12);
         assert!(((four.ci_high / four.value).ln() * 2.0 - (2.3_f64 / 2.0).ln()).abs() < 1e-12);
     }

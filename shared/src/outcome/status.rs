@@ -1,10 +1,10 @@
-//! The fixed list of statuses, and the blame for each (`docs/reference/results.md`).
+//! Defines the list of statuses and who is to blame for each (`docs/reference/results.md`).
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $blame:ident;)*) => {
-        /// The end of a stage or of a candidate.
+        /// How a stage, or the whole work on a candidate, ended.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Status { $($(#[$doc])* #[serde(rename = $name)] $variant,)* }
 
@@ -29,7 +29,8 @@ macro_rules! statuses {
     (@ $blame:ident) => { Some(Blame::$blame) };
 }
 
-/// The cause of an attempt's end. Ends caused by a worker or the host are retried and never cached.
+/// Who or what caused an attempt to end as it did. If a worker or the host is to blame, the attempt is retried, and its
+/// result is never cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Blame {
@@ -59,14 +60,14 @@ statuses! {
     /// The library could not be loaded, or the process died while loading it, for example because a constructor
     /// aborted.
     LoadError, "LOAD_ERROR", Candidate;
-    /// A call was not made, raised an exception, or returned an error code or a value. The device may also have refused
-    /// a launch.
+    /// A call could not be made, raised an exception, returned an error code, or returned a value where none is
+    /// allowed. The device may also have refused a launch.
     RuntimeError, "RUNTIME_ERROR", Candidate;
-    /// A signal, an abort or any exit ended the runner in or between calls, or a kernel failed on the device.
+    /// A signal, an abort or any other exit ended the runner during or between calls, or a kernel failed on the device.
     Crashed, "CRASHED", Candidate;
     Timeout, "TIMEOUT", Candidate;
-    /// The candidate or its compiler exceeded a memory limit. There must be proof: the process was killed at its limit,
-    /// or a request for memory was refused.
+    /// The candidate or its compiler exceeded a memory limit. This status requires proof: the process was killed at its
+    /// limit, or a request for memory was refused.
     HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
     DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
     LimitExceeded, "LIMIT_EXCEEDED", Candidate;
@@ -86,7 +87,8 @@ statuses! {
     CaptureError, "CAPTURE_ERROR", Capture;
     DoesNotFit, "DOES_NOT_FIT", Plan;
     Skipped, "SKIPPED", Plan;
-    /// The worker or the host failed, and the recorded blame says which. The attempt is retried, and never cached.
+    /// The worker or the host failed, and the recorded blame says which of the two. The attempt is retried, and its
+    /// result is never cached.
     InfraError, "INFRA_ERROR", Worker;
 }
 

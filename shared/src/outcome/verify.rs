@@ -1,4 +1,4 @@
-//! The results of a verification.
+//! Defines the results of a verification.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::units::Bytes;
 pub struct Verified {
     pub entries_run: u32,
     pub entries_passed: u32,
-    /// Number of entries that ended as `UNSUPPORTED`.
+    /// Number of entries with the status `UNSUPPORTED`.
     pub entries_unsupported: u32,
     /// The ids of those entries.
     pub unsupported: Vec<EntryId>,
@@ -22,23 +22,23 @@ pub struct Verified {
     pub worst: Option<WorstError>,
     /// Total size of the captures of all entries that were run.
     pub bytes_validated: Bytes,
-    /// Figures on how the captures were read, over all entries.
+    /// Statistics of how the captures were read, over all entries.
     pub reads: ReadReport,
-    /// Memory of the device at named points. Empty if the candidate was verified on the CPU.
+    /// The memory in use on the device at named points of the sessions. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<DevicePoint>,
-    /// The counts of each kernel on the emulated device. Empty on other devices.
+    /// What the emulated device counted for each kernel. Empty on other devices.
     #[serde(default)]
     pub emulated_kernels: Vec<EmulatedKernel>,
     #[serde(default)]
     pub output: OutputForm,
-    /// The longest time from the request for a process until the candidate was loaded in it, in milliseconds. The first
-    /// Python process of a worker also waits for the zygote.
+    /// The longest time, in milliseconds, from requesting a process until the candidate was loaded in that process. For
+    /// the first Python process of a worker, this includes the start of the zygote.
     #[serde(default, with = "crate::nonfinite")]
     pub start_ms: f64,
 }
 
-/// The way in which a candidate's results get into its outputs.
+/// How the results of a candidate get into the output tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputForm {

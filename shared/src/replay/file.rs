@@ -1,7 +1,8 @@
-//! The file format of a recording. It is little-endian, has a version, and ends with a digest of all bytes before it.
+//! Defines the file format of a recording: little-endian, with a version, and with a digest of all other bytes at the
+//! end.
 //!
-//! The reader limits every count before it allocates memory. Every reference must have a target, every use must be at
-//! its stated index, and no bytes may follow the digest.
+//! The reader checks every count against a limit before it allocates memory for that many elements. Every reference
+//! must have a target, every use must be at its stated index, and no bytes may follow the digest.
 //!
 //! ```text
 //! magic 8 · version u32 · counts u32 ×4 · names · constants · steps · uses · BLAKE3 of all before it, 32
@@ -22,11 +23,11 @@ const MAGIC: [u8; 8] = *b"optreply";
 const VERSION: u32 = 1;
 /// The size of the digest at the end, in bytes.
 const DIGEST_BYTES: usize = 32;
-/// The largest allowed file. A file is read as a whole, so its size must be limited. A recorder refuses a step that
-/// would make the file larger than this, for example because of many long names.
+/// The largest allowed size of a file, in bytes. The size must be limited because a file is read as a whole. A recorder
+/// refuses a step that would make the file larger than this, for example because of many long names.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.
+/// Computes the size of a recording's file, step by step, as [`Recording::encode`] would write it.
 #[derive(Debug, Default)]
 pub(super) struct FileSize(pub(super) u64);
 
@@ -53,7 +54,7 @@ impl FileSize {
     }
 }
 
-/// The reason why a file is not a valid recording.
+/// Why a file is not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
     #[error("its first 8 bytes are not those of a recording")]
@@ -233,8 +234,8 @@ impl Reader<'_> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// Reads a count of elements that take at least `min_bytes` each. It must not exceed the limit or the number of
-    /// elements for which bytes remain.
+    /// Reads the number of elements that follow, each of which takes at least `min_bytes`. The number must not exceed
+    /// the limit, nor the number of elements that fit into the remaining bytes.
     fn count(&mut self, what: &'static str, limit: usize, min_bytes: usize) -> Result<usize, RecordingError> {
         let found = self.word(what)?;
         let count = usize::try_from(found).unwrap_or(usize::MAX);
@@ -283,8 +284,8 @@ impl Reader<'_> {
             return Err(wrong("has no digest"));
         }
         let shape = (0..rank).map(|_| self.long(WHAT)).collect::<Result<Vec<u64>, _>>()?;
-        // The number of bytes is not compared with the shape: a view with gaps spans more bytes than its elements, and
-        // a view that repeats elements spans fewer.
+        // The number of bytes is not compared with the shape, because a view with gaps spans more bytes than its
+        // elements take, and a view that repeats elements spans fewer.
         let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
         if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
             return Err(wrong("has a shape with no elements or too many"));

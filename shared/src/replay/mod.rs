@@ -1,7 +1,7 @@
-//! The recording of a replay: the constants that its steps use, and their order.
+//! Records which constants the steps of a replay use, and in which order.
 //!
 //! A recording has a catalog, which contains every constant once, and a schedule, which contains every use in order.
-//! This module adds to both while entries are examined, and computes the floor, the smallest possible budget. `file`
+//! This module builds both, entry by entry, and computes the floor, which is the smallest possible budget. `file`
 //! defines the file format. The worker decides what is in the pool at each moment.
 
 mod file;
@@ -17,7 +17,7 @@ pub use self::needs::{Need, NeedsError, needs};
 use crate::capture::DType;
 use crate::units::Bytes;
 
-/// The largest number of distinct tensors in a replay. A model has thousands.
+/// The largest number of distinct tensors in a replay. A typical model has thousands.
 pub const MAX_CONSTANTS: usize = 65_536;
 /// The largest number of steps, which is also the largest number of entries in a job.
 pub const MAX_STEPS: usize = 100_000;
@@ -30,10 +30,11 @@ const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
 
-/// The largest number of copies of a text that a worker has at once, in recordings, files, the task and maps.
+/// The largest number of copies of a text (such as an entry's name) that a worker has in memory at once: in recordings,
+/// files, the task and maps.
 const TEXT_COPIES: u64 = 6;
-/// The memory that a step takes in a worker, without its texts. This size and the next two include the unused capacity
-/// of vectors that grew by doubling.
+/// The memory that a step takes in a worker, without its texts. This size and the next two include the capacity that
+/// vectors have left unused after growing by doubling.
 const BYTES_PER_STEP: Bytes = Bytes::kib(1);
 /// The memory that a use takes in a worker.
 const BYTES_PER_USE: Bytes = Bytes::new(256);
@@ -65,7 +66,7 @@ macro_rules! shown_as_hex {
 
 shown_as_hex!(Key, Digest);
 
-/// The bytes of a tensor: a row of the catalog.
+/// The bytes of one tensor, as described by a row of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constant {
     pub key: Key,
@@ -77,28 +78,28 @@ pub struct Constant {
     pub shape: Vec<u64>,
 }
 
-/// A recorded call.
+/// A recorded call, which is one step of the replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub job: String,
     pub entry: String,
 }
 
-/// A use of a constant. It contains its own position, so a use that was moved is detected.
+/// A use of a constant by a step. It contains its own position, so that a use at the wrong position is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The index among all uses.
+    /// The index of this use among all uses.
     pub id: u32,
     pub step: u32,
     pub constant: u32,
-    /// Number of earlier uses of this constant.
+    /// The number of uses of this constant before this one.
     pub epoch: u32,
-    /// Index of the parameter's name.
+    /// The index of the parameter's name in the recording's list of names.
     pub name: u32,
     pub bytes: Bytes,
 }
 
-/// A catalog and a schedule.
+/// A catalog of constants and a schedule of their uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
     pub constants: Vec<Constant>,
@@ -107,7 +108,8 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// A limit of the format that a recording would exceed. A recording within the limits can always be read back.
+/// The limit of the format that a recording would exceed. A recording that stays within the limits can always be read
+/// back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecordable {
     #[error("the replay has more than {limit} {what} (replay fewer steps at a time)")]
@@ -124,8 +126,8 @@ pub enum Unrecordable {
 }
 
 impl Recording {
-    /// The constants that each step uses, in order and without repetitions. References outside the catalog are skipped.
-    /// A recording that was read, or made by a [`Recorder`], has no such references.
+    /// Returns the constants that each step uses, in order and without repetitions. References that point outside the
+    /// catalog are skipped, but neither a recording that was read nor one that a [`Recorder`] made contains any.
     pub fn working_sets(&self) -> Vec<Vec<u32>> {
         let mut sets = vec![Vec::new(); self.steps.len()];
         for it in self.uses.iter().filter(|it| (it.constant as usize) < self.constants.len()) {
@@ -138,7 +140,8 @@ impl Recording {
         sets
     }
 
-    /// For each constant, true if it is pinned: a use of it has one of these names, written `weight` or `JOB/weight`.
+    /// Returns, for each constant, whether it is pinned. It is if one of its uses has a name in `pins`, written
+    /// `weight` or `JOB/weight`.
     pub fn pinned(&self, pins: &[String]) -> Vec<bool> {
         let mut pinned = vec![false; self.constants.len()];
         for it in &self.uses {
@@ -149,7 +152,7 @@ impl Recording {
         pinned
     }
 
-    /// The first name that does not occur in any use.
+    /// Returns the first pin that is not the name of any use.
     pub fn unknown_pin<'p>(&self, pins: &'p [String]) -> Option<&'p String> {
         pins.iter().find(|pin| !self.uses.iter().any(|it| self.is_called(it, pin)))
     }
@@ -165,14 +168,14 @@ impl Recording {
         self.constants.iter().map(|constant| constant.slot(grain)).collect()
     }
 
-    /// The terms of the smallest budget.
+    /// Returns the terms from which the smallest budget is computed.
     pub fn floor(&self, pins: &[String], grain: Bytes) -> PoolFloor {
         floor(&self.working_sets(), &self.slots(grain), &self.pinned(pins))
     }
 }
 
 impl Constant {
-    /// The size of the constant's bytes and of the gap before them, in whole grains.
+    /// The size of the constant's bytes and of the gap before them (its phase), rounded up to a multiple of `grain`.
     pub fn slot(&self, grain: Bytes) -> Bytes {
         let grain = grain.get().max(1);
         let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();
@@ -180,12 +183,12 @@ impl Constant {
     }
 }
 
-/// The smallest budget and its terms.
+/// The terms of the smallest possible budget of a replay (the floor).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolFloor {
     /// Size of all constants that never leave the pool.
     pub pinned: Bytes,
-    /// The largest sum of the constants that two consecutive steps use, without pinned constants.
+    /// The largest total size of the constants that two consecutive steps use, without pinned constants.
     pub consecutive: Bytes,
     /// The largest constant that is not pinned.
     pub largest: Bytes,
@@ -194,13 +197,14 @@ pub struct PoolFloor {
 }
 
 impl PoolFloor {
-    /// The smallest budget. It is never more than the size of all constants.
+    /// Returns the smallest budget, which is never more than the size of all constants.
     pub fn bytes(&self) -> Bytes {
         (self.pinned + self.consecutive + self.largest).min(self.whole)
     }
 }
 
-/// The floor for these working sets. With less, the next step could not be fetched while the current one runs.
+/// Computes the floor for these working sets. With a smaller budget, the constants of the next step could not be
+/// fetched while the current step runs.
 pub fn floor(sets: &[Vec<u32>], slots: &[Bytes], pinned: &[bool]) -> PoolFloor {
     let is_pinned = |constant: u32| pinned.get(constant as usize).copied().unwrap_or(false);
     let slot = |constant: u32| slots.get(constant as usize).copied().unwrap_or_default();
@@ -231,9 +235,9 @@ pub struct Recorder {
     recording: Recording,
     constants: BTreeMap<Key, u32>,
     names: BTreeMap<String, u32>,
-    /// For each constant, the number of its uses so far.
+    /// The number of uses so far, for each constant.
     epochs: Vec<u32>,
-    /// Size of the file so far.
+    /// The size of the file with the steps recorded so far.
     file: FileSize,
 }
 
@@ -285,9 +289,10 @@ impl Recorder {
         Bytes::new(self.file.bytes())
     }
 
-    /// The most memory that a worker owes for the bookkeeping of a replay, without pool, staging and chunks. It
-    /// includes the recording's file, and the recording twice, because the stored one is compared with the new one. It
-    /// also includes data for each step (task, moves, times), use (moves) and constant (position, size).
+    /// The most memory that a worker owes for the bookkeeping of a replay, without the pool, the staging slots and the
+    /// judge's chunks. It includes the recording's file and two copies of the recording, because the stored recording
+    /// is compared with a new one. It also includes the data that a worker keeps for each step (task, moves, times),
+    /// use (moves) and constant (position, size).
     pub fn bookkeeping(&self, longest_path: Bytes) -> Bytes {
         let Recording { constants, steps, uses, .. } = &self.recording;
         let times = |each: Bytes, count: usize| each.saturating_mul(count as u64);

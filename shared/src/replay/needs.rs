@@ -1,4 +1,4 @@
-//! The bytes that an entry needs from its capture, and keys that identify them before they are read.
+//! Determines which bytes an entry needs from its capture, and the keys that identify these bytes before they are read.
 //!
 //! Only headers are read. In a capture store, a storage is identified by its place in a blob. In a file, it is
 //! identified by its size and CRC or, without a CRC, by the file's path and the storage's number. When the bytes are
@@ -11,7 +11,7 @@ use crate::formula::ALIGNMENT;
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// A tensor's bytes within its storage.
+/// The bytes of a tensor that an entry needs, as a range of the tensor's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub key: Key,
@@ -21,7 +21,7 @@ pub struct Need {
     /// The offset of the bytes in the storage.
     pub start: u64,
     pub bytes: Bytes,
-    /// The address modulo 64, as in PyTorch.
+    /// The address that the bytes have in PyTorch, modulo 64.
     pub phase: u8,
     pub dtype: DType,
     pub shape: Vec<u64>,
@@ -40,7 +40,7 @@ impl Need {
     }
 }
 
-/// An error for an argument that cannot be taken from a pool.
+/// The error for an argument whose bytes cannot be taken from a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the argument `{name}` of {entry} is a lazy conjugate or negative, whose values are not in the file (resolve it before saving: `.resolve_conj()`, `.resolve_neg()`)"
@@ -50,8 +50,8 @@ pub struct NeedsError {
     pub entry: String,
 }
 
-/// Returns the needs of a call, in the order of its arguments and without repetitions. Also returns an index for every
-/// tensor argument: that of its need, or `None` for a tensor without elements.
+/// Returns the needs of a call, in the order of its arguments and without repetitions. Also returns, for every tensor
+/// argument, the index of its need, or `None` if the tensor has no elements.
 pub fn needs(
     capture: &CaptureFile,
     entry: &str,
@@ -94,7 +94,7 @@ fn key(capture: &CaptureFile, storage: &Storage, start: u64, bytes: Bytes) -> Ke
     match (storage.blob, storage.crc32) {
         (Some(blob), _) => {
             hasher.update(b"blob").update(&blob.0);
-            // A file that is kept whole is one blob for all its storages.
+            // A store may keep a `.pt` file as a whole, and then all of the file's storages are in the same blob.
             if storage.file_offset != 0 {
                 hasher.update(&storage.file_offset.to_le_bytes());
             }

@@ -19,7 +19,7 @@ fn need(number: u8, bytes: u64) -> Need {
     }
 }
 
-/// Records steps that are given as sets of constants. Constant `n` has `4 * (n + 1)` bytes times `scale`.
+/// Makes a recording of steps that are given as sets of constants. Constant `n` has `4 * (n + 1)` bytes times `scale`.
 pub(super) fn recorded(sets: &[Vec<u8>], scale: u64) -> Recording {
     let mut recorder = Recorder::default();
     for (step, set) in sets.iter().enumerate() {
@@ -36,7 +36,7 @@ fn sample() -> Recording {
     recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
 }
 
-/// Replaces the digest, so that changed bytes pass its check and reach the later ones.
+/// Replaces the digest of a changed file, so that the file passes the check of the digest and reaches the later checks.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len() - 32;
     let digest = blake3::hash(&bytes[..body]);

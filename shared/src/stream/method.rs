@@ -1,8 +1,8 @@
-//! The methods of reading that leave nothing in the page cache, best first. This file also finds out which of them a
-//! file system supports.
+//! Implements the methods of reading a file without filling the page cache, and finds out which of them a file system
+//! supports.
 //!
-//! Pages that were already in the cache stay there. Support for a method is determined by trying it, once for each file
-//! system.
+//! Pages that were already in the cache stay there. Whether a file system supports a method is determined by trying the
+//! method once.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,14 +24,15 @@ const RWF_DONTCACHE: u32 = 0x80;
 /// `STATX_DIOALIGN`, since Linux 6.1.
 const STATX_DIOALIGN: u32 = 0x2000;
 
-/// A method of reading.
+/// A method of reading a file without filling the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadMethod {
     /// `preadv2(RWF_DONTCACHE)`.
     Uncached,
     /// `O_DIRECT`.
     Direct,
-    /// Reads through the cache, and drops the pages of each piece again if none of them was cached before.
+    /// Reads through the cache, and then drops the pages of each piece that was read, if none of them was cached
+    /// before.
     Behind,
 }
 
@@ -59,12 +60,13 @@ impl ReadMethod {
     }
 }
 
-/// The method for each file system, by device number.
+/// The method to try first on each file system, by device number, as learned from earlier failures.
 static KNOWN: Mutex<BTreeMap<u64, ReadMethod>> = Mutex::new(BTreeMap::new());
 
-/// A file to be streamed.
+/// A file that is streamed from a disk.
 pub struct FileDisk {
-    /// A separately opened file if possible, so that advice about it does not affect other users.
+    /// The file, which is opened separately if possible, so that advice given to Linux about it does not affect other
+    /// users of the file.
     file: File,
     direct: Option<(File, u64)>,
     device: u64,
@@ -78,7 +80,8 @@ impl FileDisk {
         Self::with_method(file, readers, None)
     }
 
-    /// Like `new`, but starts with `method`, if one is given, regardless of what is known about the file system.
+    /// Like `new`, but if `method` is given, starts with this method, regardless of what is known about the file
+    /// system.
     pub fn with_method(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -88,7 +91,8 @@ impl FileDisk {
         });
         let file = match File::open(&path) {
             Ok(own) => {
-                // With a single reader, Linux reads ahead. With several, it would not recognise the sequential order.
+                // With a single reader, Linux should read ahead. With several readers, Linux would not recognise that
+                // the file is read in order.
                 let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
                 let _ = fadvise(&own, 0, None, advice);
                 own
@@ -108,7 +112,7 @@ impl FileDisk {
         Ok(preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, flags)?)
     }
 
-    /// Reads through the cache. The pages stay in it if any of them was in it before.
+    /// Reads through the cache, and drops the pages from it afterwards, unless at least one of them was cached before.
     fn behind(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = buffer.len() as u64;
         let cached_before = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
@@ -127,7 +131,7 @@ impl StreamFile for FileDisk {
     }
 
     fn step_down(&self, from: ReadMethod) {
-        // Another reader may have done this already.
+        // Another reader may have switched to the next method already.
         let next = from.fallback();
         let (from, to) = (from as u8, next as u8);
         if self.method.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -165,8 +169,8 @@ fn turn_off_read_ahead(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// The alignment for direct reads of this file; `None` if direct reads are not possible, or if our slots cannot have
-/// this alignment.
+/// Returns the alignment that direct reads of this file need. `None` if direct reads are not possible, or if our slots
+/// do not have the required alignment.
 fn direct_alignment(file: &File) -> Option<u64> {
     let status = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
     let alignment = u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align));

@@ -1,10 +1,11 @@
 //! Reads a long range of a file once, from front to back, at the disk's speed and without filling the page cache.
 //!
-//! Reader threads fill slots in turn, and the caller gets the slots in order, so the disk does not wait for the caller.
-//! A stream needs memory only for its slots, however long the range is.
+//! Reader threads fill slots (buffers of one chunk) in turn, and the caller gets the slots in order. The readers work
+//! ahead, so the disk does not wait for the caller. However long the range is, a stream needs memory only for its
+//! slots.
 //!
-//! `method` decides how a chunk is read. If the system does not support a method, the stream is slower, but the bytes
-//! are the same.
+//! The module `method` decides how a chunk is read. If the system does not support the best method, the stream is
+//! slower, but delivers the same bytes.
 
 mod method;
 
@@ -17,10 +18,9 @@ pub use method::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 
-/// The alignment of slots in memory, and the coarsest alignment that direct reads may need. If a file needs a coarser
-/// one, direct reads are not used.
+/// The alignment of slots in memory. Direct reads are not used for a file that requires a coarser alignment.
 const ALIGNMENT: u64 = 4096;
-/// The number of slots of each reader: the reader fills one while the caller uses the other.
+/// The number of slots that each reader has: it fills one slot while the caller uses the other.
 const SLOTS_PER_READER: usize = 2;
 
 /// The size of a stream's chunks, and its number of reader threads.
@@ -44,7 +44,7 @@ pub trait StreamFile: Sync {
     fn read_at(&self, method: ReadMethod, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
-/// A range that could not be read.
+/// The error for a range that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("could not read {length} at byte {offset}")]
 pub struct ReadFault {
@@ -111,14 +111,14 @@ pub fn stream<E: From<ReadFault>>(
             }
         });
         stop.store(true, Ordering::Relaxed);
-        // Closes the channels, so that readers still waiting on them stop.
+        // This closes the channels, so that readers which are still waiting on them stop.
         lanes.clear();
         result
     })
 }
 
-/// Fills `buffer` from the bytes at `offset`, with the file's current method. If the offset, the length or the buffer
-/// is not aligned for a direct read, `Behind` takes the place of `Direct`.
+/// Fills `buffer` with the bytes at `offset`, which are read with the file's current method. If that is `Direct`, but
+/// the offset, the length or the buffer is not aligned, `Behind` is used instead.
 pub fn read_exact(file: &impl StreamFile, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
     let mut done = 0;
@@ -148,10 +148,10 @@ pub fn read_exact(file: &impl StreamFile, buffer: &mut [u8], offset: u64) -> Res
 
 /// The channels between one reader and the caller.
 struct Lane {
-    /// Filled slots, from the reader to the caller.
+    /// Sends filled slots from the reader to the caller.
     filled_sender: SyncSender<Result<Slot, ReadFault>>,
     filled_receiver: Receiver<Result<Slot, ReadFault>>,
-    /// Slots to fill, from the caller back to the reader.
+    /// Returns slots from the caller to the reader, to be filled again.
     empty_sender: Sender<Slot>,
     empty_receiver: Receiver<Slot>,
 }
@@ -176,7 +176,8 @@ struct Slot {
 
 impl Slot {
     fn new(chunk: u64) -> Self {
-        // One `ALIGNMENT` is for aligning the memory, and one at each end is for the extra bytes of direct reads.
+        // In addition to the chunk, one `ALIGNMENT` is for aligning the memory, and one at each end is for the extra
+        // bytes of direct reads.
         let room = Bytes::new(chunk + 3 * ALIGNMENT).to_usize();
         let memory = vec![0; room];
         let aligned = memory.as_ptr().align_offset(to_index(ALIGNMENT)).min(to_index(ALIGNMENT));
@@ -209,8 +210,8 @@ impl Slot {
             match file.read_at(method, &mut self.memory[start..end], from) {
                 Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) if done < from + read as u64 => done = (from + read as u64).min(bytes.end),
-                // The read was short, and reached none of the bytes that are still missing. The next method needs no
-                // alignment.
+                // The read returned fewer bytes than requested, and none of those that are still missing. The next
+                // method needs no alignment, so it can read them.
                 Ok(_) => file.step_down(method),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if method != ReadMethod::Behind && is_refused(&error) => file.step_down(method),

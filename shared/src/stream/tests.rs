@@ -1,5 +1,5 @@
-//! Tests of streams with a simulated file that fails as files on real disks do. A stream either returns the right bytes
-//! or fails.
+//! Tests streams with a simulated file, which fails in the ways in which files on real disks fail. A stream must either
+//! return the right bytes or fail.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -30,7 +30,7 @@ struct UnreliableFile {
     method: AtomicU8,
     alignment: u64,
     behaviours: Vec<ReadBehaviour>,
-    /// How often the file was read.
+    /// The number of reads of the file.
     reads: AtomicU64,
 }
 
@@ -173,8 +173,8 @@ fn every_method_reads_the_same_and_leaves_little_in_the_cache() {
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
-            // Linux decides when it drops pages, so a page at each end of a piece may stay. With `Behind`, so may
-            // the pages of a read-ahead window.
+            // Linux decides which pages it drops, so a page at each end of a piece may stay cached. With `Behind`, the
+            // pages of a read-ahead window may stay too.
             let pages_left = cached_pages(file.as_fd()).expect("Linux reported the cached pages before");
             let max_pages = if method == ReadMethod::Behind { 512 } else { 64 };
             assert!(pages_left <= max_pages, "{method:?} left {pages_left} pages");

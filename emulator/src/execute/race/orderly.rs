@@ -1,6 +1,6 @@
-//! The fast path of the race detector, which handles all lanes of a warp at once. It is for accesses that cannot race
-//! with any access made since the last barrier for all threads. Other accesses are recorded one by one, which also
-//! finds the lane of a race.
+//! Implements the fast path of the race detector, which records the accesses of all lanes of a warp at once. It is used
+//! if these cannot race with any access since the last barrier for all threads. Other accesses are recorded one by one,
+//! which also shows which lane causes a race.
 
 use super::{Races, Stamp};
 use crate::execute::lanes;
@@ -18,7 +18,7 @@ pub struct Row {
 const THREAD: u64 = 0x3ff;
 
 /// Whether the recorded access `known` cannot race with an access by the thread of `stamp`. Accesses before `old` are
-/// ordered before all that follow.
+/// ordered before all accesses from now on.
 #[inline(always)]
 fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
     (known.0 < old.0) | ((known.0 ^ stamp.0) & THREAD == 0)
@@ -26,8 +26,8 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 
 impl Races {
     /// Records the reads of the lanes. Returns false if they must be recorded one by one, for example because a byte
-    /// that they read was written since the last barrier for all threads. Reads that have been recorded by then may be
-    /// recorded again.
+    /// that they read was written since the last barrier for all threads. In this case, some reads may have been
+    /// recorded already. It does no harm to record them again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
@@ -45,7 +45,7 @@ impl Races {
                         continue;
                     }
                     Run::Same => {
-                        // Two readers of a part are enough.
+                        // Only two readers of a part are remembered, which are enough.
                         let known = if eight[0] == last { repeats + 1 } else { 0 };
                         for lane in known..2 {
                             if !self.read_part(eight[0], Stamp(stamp.0 + lane - known)) {
@@ -135,10 +135,10 @@ impl Races {
         blocked == 0 || !has_known
     }
 
-    /// Records the writes of the lanes. They must write different memory, in ascending order, and no other thread may
-    /// have accessed it since the last barrier for all threads. (Reads by other threads are allowed if the write does
-    /// not change the value.) Otherwise, this returns false without having changed anything. `changed` is the mask of
-    /// the lanes whose writes change the memory's values.
+    /// Records the writes of the lanes. The lanes must write different bytes, in ascending order, and no other thread
+    /// may have accessed these bytes since the last barrier for all threads. (Reads by other threads are allowed if the
+    /// write does not change the value.) Otherwise, this returns false without having changed anything. `changed` is
+    /// the mask of the lanes whose writes change the memory's values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {

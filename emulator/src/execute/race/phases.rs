@@ -1,32 +1,33 @@
-//! The order that barriers in shared memory (`mbarrier`) create: a thread that finds a phase complete is ordered after
-//! everything that other threads did before they arrived in that phase or in an earlier one.
+//! Tracks how barriers in shared memory (`mbarrier`) order accesses: if a thread finds a phase complete, everything
+//! that other threads did before they arrived in that phase or in an earlier one is ordered before what this thread
+//! does next.
 
 use std::collections::BTreeMap;
 
 use super::Races;
 
-/// The largest number of barriers that are told apart. Further ones count as one whose phases are always complete, so
-/// that no race is found where there is none.
+/// The largest number of barriers that are tracked separately. All further barriers are treated as a single one whose
+/// phases are always complete, so that no false race is reported.
 const MAX_BARRIERS: usize = 64;
 /// The key of these further barriers. It cannot be an offset in shared memory.
 const FURTHER: u64 = u64::MAX;
 
-/// For each thread, a tick: its accesses before the tick are ordered before those of a thread that waits.
+/// For each thread, a tick: the thread's accesses before the tick are ordered before what a thread does after waiting.
 type Ticks = Vec<u32>;
 
 #[derive(Debug, Default)]
 struct Phases {
-    /// The ticks of arrivals in the present phase.
+    /// The ticks of arrivals in the current phase.
     pending: Ticks,
     /// The ticks of arrivals in complete phases.
     complete: Ticks,
 }
 
-/// The barriers of a block, by their offsets in shared memory.
+/// The barriers in a block's shared memory, by their offsets.
 #[derive(Debug, Default)]
 pub(super) struct Barriers(BTreeMap<u64, Phases>);
 
-/// The host memory of the barriers of a block with this number of threads, in bytes.
+/// Returns the host memory, in bytes, that is needed to track the barriers of a block with this number of threads.
 pub(super) fn barriers_bytes(threads: u64) -> u64 {
     (MAX_BARRIERS as u64 + 1) * 2 * threads * size_of::<u32>() as u64
 }
@@ -37,7 +38,7 @@ impl Barriers {
     }
 
     fn key(&self, at: u64) -> u64 {
-        // Once there are further barriers, an unknown one may be among them.
+        // Once there are further barriers, a barrier that is not in the list may be one of them.
         let may_be_new = self.0.len() < MAX_BARRIERS && !self.0.contains_key(&FURTHER);
         if self.0.contains_key(&at) || may_be_new { at } else { FURTHER }
     }
@@ -65,7 +66,7 @@ impl Races {
         self.barriers.0.insert(key, phases);
     }
 
-    /// Ends the tick in which threads arrived.
+    /// Advances the tick after threads have arrived.
     pub fn end_arrivals(&mut self) {
         self.advance();
     }
@@ -80,7 +81,7 @@ impl Races {
         self.barriers.0.insert(key, phases);
     }
 
-    /// Records that the memory at this offset becomes another barrier, or none.
+    /// Records that the memory at this offset becomes a different barrier, or is no longer a barrier.
     pub fn forget_barrier(&mut self, at: u64) {
         self.barriers.0.remove(&at);
     }

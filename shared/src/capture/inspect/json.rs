@@ -1,7 +1,7 @@
-//! The JSON document of a capture: outcome, storages, and every value as a typed node.
+//! Makes the JSON document that describes a capture: the outcome, the storages, and every value as a typed node.
 //!
 //! Nodes have the format of the golden fixtures (`tests/data/README.md`), including the order of keys. Shared values
-//! are written out at each occurrence, so nodes and text have limits here too.
+//! are written out at each occurrence, so the numbers of nodes and of bytes of text are limited here too.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {
 struct Renderer<'a> {
     capture: &'a CaptureFile,
     digests: bool,
-    // The rest of the limits on the output, and of the limits on the bytes and reads for digests.
+    // What is left of the limits on the output, and on the bytes and reads for digests.
     nodes_left: usize,
     text_left: usize,
     digested_left: u64,
@@ -251,7 +251,8 @@ impl Renderer<'_> {
         Ok(with(name, "items", items))
     }
 
-    /// Sorts the members by their text. The text is charged, because nested sets are written out again at each level.
+    /// Sorts the members by their text. The text is counted against the limit, because nested sets are written out
+    /// again at each level.
     fn sorted(&mut self, members: Vec<Json>) -> Result<Vec<Json>, CaptureError> {
         let mut keyed = Vec::new();
         for member in members {
@@ -417,7 +418,7 @@ fn insert_digests(node: &mut Map<String, Json>, digests: Digests) {
 
 /// Passes the items of a Fortran-order array to `take` in row-major order.
 fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
-    // Items without bytes take no space in the file, so there may be an enormous number of them.
+    // Items of size 0 take no space in the file, so there may be an enormous number of them.
     if bytes.is_empty() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The tree of a capture for people: its values, their sizes, and which tensors share a storage.
+//! Draws the contents of a capture as a tree of text: its values, their sizes, and which tensors share a storage.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::capture::{
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// Number of items of a container that are shown. The others are counted.
+/// Number of items of a container that are shown. For the others, only their number is shown.
 const SHOWN_ITEMS: usize = 16;
 
 /// Largest number of plain values in a container that is shown on one line.
@@ -23,11 +23,11 @@ const MAX_LINES: usize = 2_000;
 /// Number of levels that are shown. Deeper values are left out.
 const SHOWN_LEVELS: usize = 32;
 
-/// Integers with more bits are described by their size.
+/// Largest size, in bits, of an integer that is shown as a number. Of a larger integer, only the size is shown.
 const MAX_SHOWN_BITS: u64 = 128;
 
-/// Writes the tree: a line for the file and its storages, and then the values. A sequence of a few plain values has one
-/// line.
+/// Writes the tree: one line for the file and its storages, followed by the values. A sequence of a few plain values is
+/// written on one line.
 pub fn tree(capture: &CaptureFile) -> String {
     let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
     let mut writer = Writer { uses: uses(capture.root()), out: String::new(), lines: 0 };
@@ -46,8 +46,8 @@ pub fn tree(capture: &CaptureFile) -> String {
     writer.out
 }
 
-/// Counts the uses of each storage, by tensors and as a bare storage. A shared tensor or container is visited once, and
-/// uses inside objects and arrays are not counted.
+/// Counts the uses of each storage: those by tensors, and those as a storage without a tensor. A shared tensor or
+/// container is visited only once, and uses inside objects and arrays are not counted.
 fn uses(root: &Value) -> HashMap<StorageId, usize> {
     let mut uses = HashMap::new();
     let mut seen_tensors = std::collections::HashSet::new();

@@ -1,8 +1,8 @@
-//! The objects of a pickle while it is read: an array of nodes.
+//! Stores the objects of a pickle while the pickle is read, in an array of nodes.
 //!
-//! Nodes refer to each other by number. Therefore containers can be filled after they were shared, may contain
-//! themselves, and are dropped without recursion. The arena enforces the limits on a pickle's objects; `convert` turns
-//! nodes into values.
+//! Nodes refer to each other by number. Because of this, containers can be filled after they have been shared, can
+//! contain themselves, and are dropped without recursion. The arena enforces the limits on a pickle's objects, and
+//! `convert` turns nodes into values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Arena {
         &mut self.nodes[id.0 as usize]
     }
 
-    /// Charges slots of a container, before they are used.
+    /// Counts slots of a container against the limit, before they are used.
     pub(super) fn charge_slots(&mut self, count: usize) -> Result<(), Fault> {
         self.slots_left = self
             .slots_left
@@ -57,7 +57,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Charges bytes that a call derives from other bytes, before they are created.
+    /// Counts bytes that a call derives from other bytes against the limit, before the bytes are created.
     pub(super) fn charge_derived(&mut self, bytes: usize) -> Result<(), Fault> {
         self.derived_left = self.derived_left.checked_sub(bytes as u64).ok_or_else(|| {
             Fault::limit(
@@ -85,8 +85,8 @@ impl Arena {
         self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), positions: HashMap::new() })))
     }
 
-    /// Sets an item of a dict. As in Python, a repeated key keeps its position and its identity, and gets the new
-    /// value.
+    /// Sets an item of a dict. As in Python, if the dict already contains an equal key, that key keeps its position and
+    /// its identity, and gets the new value.
     pub(super) fn set_item(&mut self, dict: NodeId, key: NodeId, value: NodeId) -> Result<(), Fault> {
         self.charge_slots(2)?;
         let number = self.keys.number(&self.nodes, key)?;

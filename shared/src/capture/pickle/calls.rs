@@ -1,4 +1,5 @@
-//! The effects of calls in a pickle: one arm for each allowed name, and no others.
+//! Carries out the calls of allowed names in a pickle: there is one match arm for each name, and every other call is
+//! refused.
 //!
 //! This file creates containers and plain values; `rebuild` creates tensors, and `numpy` creates numpy's objects.
 
@@ -51,7 +52,8 @@ impl Machine {
                 self.arena.charge_slots(sizes.len())?;
                 Ok(Node::Sequence(SequenceKind::Size, sizes))
             }
-            // The second argument has fields in addition to the sequence; no return type uses them.
+            // The second argument contains fields in addition to the sequence. It is ignored, because no return type
+            // uses such fields.
             (Global::ReturnType(class), &[items] | &[items, _]) => {
                 let items = self.arena.tuple(items).ok_or_else(|| mismatch(global))?.to_vec();
                 self.arena.charge_slots(items.len())?;
@@ -101,7 +103,7 @@ impl Machine {
         }
     }
 
-    /// Evaluates `text.encode("latin1")`, which represents bytes in protocol 2.
+    /// Evaluates `text.encode("latin1")`, by which pickles of protocol 2 represent bytes.
     fn latin1(&mut self, text: NodeId, encoding: NodeId) -> Result<Arc<[u8]>, Fault> {
         let malformed = || Fault::bad_pickle("bytes are not written as latin1 text");
         let encoding = self.arena.text(encoding).ok_or_else(malformed)?;
@@ -127,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// Creates a dict from nothing, from another dict, or from a list of pairs, as Python 2 wrote it.
+    /// Creates an empty dict, or a dict from another dict or from a list of pairs (as Python 2 wrote it).
     fn make_dict(&mut self, kind: DictKind, arguments: &[NodeId]) -> Result<NodeId, Fault> {
         let malformed = || Fault::bad_pickle("a dict is made of something other than pairs");
         let pairs: Vec<NodeId> = match arguments {
@@ -172,7 +174,7 @@ impl Machine {
     pub(super) fn build(&mut self, target: NodeId, state: NodeId) -> Result<(), Fault> {
         match self.arena.get(target) {
             Node::NumpyDType(_) | Node::NumpyArray(_) => self.build_numpy(target, state),
-            // These are attributes of a state dict (`_metadata`), which no kernel can see.
+            // The state contains the attributes of a state dict (`_metadata`), which no kernel can see.
             Node::Dict(dict) if dict.kind == DictKind::Ordered => Ok(()),
             Node::Object(_) => self.extend_object(target, &[state]),
             _ => Err(Fault::bad_pickle("state is set on an object that cannot have a state")),

@@ -1,8 +1,9 @@
-//! Converts the machine's nodes to the shared, immutable values that the rest of the program uses.
+//! Converts the nodes of a pickle to the shared, immutable values that the rest of the program uses.
 //!
 //! The nodes are visited depth first, which determines the numbers of tensors and storages. A subtree without cycles is
-//! converted once and shared. A reference to a container that is still open becomes that container's path. The path
-//! depends on where the reference occurs, so the subtree around it is converted, and counted, at each occurrence.
+//! converted once and shared. A reference to a container that is still open (that is, to a container around the
+//! reference) is converted to that container's path. The path depends on where the reference occurs, so the subtree
+//! that contains the reference is converted, and counted, at each of its occurrences.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,25 +23,25 @@ use crate::units::Bytes;
 pub(super) struct Converter<'a> {
     arena: &'a Arena,
     done: HashMap<NodeId, Converted>,
-    /// Open containers, with their levels.
+    /// The open containers, with their levels.
     open: HashMap<NodeId, usize>,
     path: Vec<Step>,
     storage_ids: HashMap<u32, StorageId>,
-    /// The machine's numbers of the storages, in order of first appearance.
+    /// The numbers that the machine gave to the storages, in order of their first appearance.
     pub(super) storage_order: Vec<u32>,
     tensors: u32,
     visits_left: usize,
     cycles_left: usize,
 }
 
-/// The size of a value, which bounds the work of code that visits it.
+/// The size of a value, which is limited in order to bound the work of code that visits the value.
 #[derive(Clone, Copy)]
 struct Extent {
-    /// Levels of containers in it, including itself.
+    /// The number of levels of containers in the value, including the value itself.
     height: usize,
-    /// Values in it, including itself, counted at each occurrence.
+    /// The number of values in the value, including the value itself. A shared value is counted at each occurrence.
     unfolded: u64,
-    /// True if it refers to an open container by path. It is then valid only at this position.
+    /// True if the value contains the path of an open container. It is then valid only at this position.
     placed: bool,
 }
 
@@ -65,7 +66,7 @@ enum Step {
     Index(usize),
     Value(NodeId),
     Key(NodeId),
-    /// A member that cannot be named by a path. Paths inside it start over.
+    /// The step to a member that no path can name. Paths inside this member begin at the member.
     Member,
 }
 
@@ -317,7 +318,7 @@ impl<'a> Converter<'a> {
             Node::Int(value) => value.to_string(),
             Node::BigInt(value) => value.to_string(),
             Node::Float(value) => float_text(*value),
-            // A longer key exceeds the limit of a path in any case.
+            // With a longer key, the path would exceed its limit in any case.
             Node::Str(text) if text.len() <= MAX_CYCLE_PATH_BYTES => quoted_text(text),
             Node::Str(text) => "x".repeat(text.len().min(2 * MAX_CYCLE_PATH_BYTES)),
             _ => "…".to_owned(),

@@ -1,12 +1,12 @@
-//! The names that this reader knows, and their meaning. Nothing is ever imported or called: a name is looked up in this
-//! list. Other names are kept as text, or refused.
+//! Lists the names that this reader knows, and what they stand for. Nothing is ever imported or called: a name is only
+//! looked up in this list. Names that are not in the list are kept as text, or refused.
 
 use std::sync::Arc;
 
 use crate::capture::DType;
 use crate::capture::error::{ErrorKind, Fault, quoted};
 
-/// The meaning of a name that a pickle uses. Most names are meaningful only in a call (`calls`).
+/// What a name in a pickle stands for. Most names are used only in calls (`calls`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     RebuildTensor,
@@ -44,7 +44,7 @@ pub(super) enum Global {
     NumpyScalar,
     NumpyArray,
     NumpyDType,
-    // These values are pickled by name.
+    // The values from here on are pickled by name.
     Ellipsis,
     DType(DType),
     OtherDType(&'static str),
@@ -144,11 +144,11 @@ const STORAGES: [(&str, DType); 12] = [
 /// The result of looking up a name.
 pub(super) enum Name {
     Known(Global),
-    /// An unknown name. An object made from it is kept as the pickle describes it.
+    /// An unknown name. An object that is made with this name is kept in the form in which the pickle describes it.
     Unknown(Arc<str>),
 }
 
-/// Looks up a name. The error says why it is refused.
+/// Looks up a name. The error says why the name is refused.
 pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     match known_global(module, name) {
         Some(global) => Ok(Name::Known(global)),
@@ -158,9 +158,9 @@ pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     }
 }
 
-/// Packages that no captured call needs. A pickle that names one of them may be malicious. Captures do use some names
-/// of `builtins`, `_codecs`, `collections` and `numpy`. `known_global` has all of these names, so any other name in
-/// these packages is refused too.
+/// Packages that no captured call uses, so that a pickle which names one of them may be malicious. There are
+/// exceptions: captures do use some names of `builtins`, `_codecs`, `collections` and `numpy`. All of these names are
+/// in `known_global`, so any other name in these packages is refused too.
 const REFUSED_PACKAGES: [&str; 32] = [
     "os",
     "posix",
@@ -213,7 +213,7 @@ fn known_global(module: &str, name: &str) -> Option<Global> {
             Global::Storage(None)
         }
         ("torch" | "torch.cuda", _) => return torch_attribute(name),
-        // The name that torch gives a memory format. Only protocols from 4 on can write it.
+        // This is the name that torch gives to a memory format. Only pickles of protocol 4 and later can contain it.
         ("torch._utils", dotted) if dotted.starts_with("torch.") => {
             return among(&MEMORY_FORMATS, &dotted["torch.".len()..]).map(Global::MemoryFormat);
         }
@@ -259,13 +259,13 @@ fn builtin(name: &str) -> Option<Global> {
         "slice" => Global::Slice,
         "range" | "xrange" => Global::Range,
         "Ellipsis" => Global::Ellipsis,
-        // In protocol 2, the last two are the names of int and str.
+        // The last two are the names of int and str in protocol 2.
         "list" | "dict" | "tuple" | "int" | "float" | "str" | "bool" | "long" | "unicode" => Global::Factory,
         _ => return None,
     })
 }
 
-/// Finds the layout that `torch.serialization._get_layout` would find by this name.
+/// Returns the layout that `torch.serialization._get_layout` would return for this name.
 pub(super) fn layout(name: &str) -> Option<&'static str> {
     among(&LAYOUTS, name.strip_prefix("torch.")?)
 }
@@ -305,6 +305,7 @@ fn refuse(module: &str, name: &str) -> Option<Fault> {
     Some(Fault::unsupported(format!("the pickle contains {what} ({shown}; record dense tensors only)")))
 }
 
-/// Modules of torch that rebuild saved objects. An unknown name in them cannot be kept uninterpreted.
+/// Modules of torch whose functions rebuild saved objects. An unknown name in them is refused, because the object that
+/// it rebuilds must not be kept uninterpreted.
 const REBUILD_MODULES: [&str; 5] =
     ["torch._utils", "torch._tensor", "torch.storage", "torch.serialization", "torch.return_types"];

@@ -1,8 +1,9 @@
 //! Compares dict keys and set members as Python does: `1`, `1.0` and `True` are the same key, tuples are compared by
 //! their items, and unhashable values are refused.
 //!
-//! Each distinct key gets a number, and a tuple is identified by the numbers of its items. Nested tuples that share
-//! parts therefore cost time and memory in proportion to the file, not to their size without sharing.
+//! Each distinct key gets a number, and a tuple is identified by the numbers of its items. The time and memory for
+//! nested tuples that share parts are therefore proportional to the size of the file, and not to the size that the
+//! tuples would have without sharing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +15,9 @@ use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;
 
-/// A key in the form in which keys are compared. Two keys are equal exactly if they are equal in Python. Exceptions are
-/// integers and floats of 9e18 and more, complex numbers with a NaN, and values that are compared by identity here.
+/// A key in the form in which keys are compared. Two keys are equal if and only if they are equal in Python, with these
+/// exceptions: integers and floats of 9e18 and more, complex numbers with a NaN, and values that are compared by
+/// identity here.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Int(i64),
@@ -89,7 +91,7 @@ impl Keys {
             | Node::NumpyDType(_)
             | Node::NumpyScalar { .. } => Key::Object(id),
         };
-        // There are at most as many keys as nodes, and node numbers fit into a u32.
+        // There are at most as many keys as nodes, and the numbers of nodes fit into a u32.
         let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(key).or_insert(next);
         self.of_nodes.insert(id, number);

@@ -1,14 +1,15 @@
-//! The stack machine, which executes opcodes on inert nodes.
+//! Executes the opcodes of a pickle on a stack machine whose objects are inert nodes.
 //!
 //! # Why this program has its own pickle machine
 //!
-//! A pickle is a program. Python imports and calls whatever its opcodes name, so opening a file runs code of the file's
-//! author. This machine cannot do that. It has a fixed list of names (`globals`). A "call" of one of them is an arm of
-//! a `match` that builds a node (`calls`). Nothing is imported, looked up at run time or executed.
+//! A pickle is a program. Python imports and calls everything that the pickle's opcodes name, so opening a file in
+//! Python runs code of the file's author. This machine cannot do that, because it has a fixed list of names
+//! (`globals`), and a "call" of one of them is an arm of a `match` that builds a node (`calls`). Nothing is imported,
+//! looked up at run time or executed.
 //!
 //! Existing pickle crates do not fit. Some decode into trees, in which a file of a few hundred bytes can expand to
-//! terabytes. Others do not support torch's persistent ids. Here objects are shared. The stack, memo, depth, objects,
-//! lengths and sums are limited (`limits`) before anything is allocated.
+//! terabytes. Others do not support torch's persistent ids. In this machine, objects are shared, and the stack, memo,
+//! depth, objects, lengths and sums are checked against limits (`limits`) before anything is allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::capture::{DType, DictKind, SequenceKind};
 pub(super) struct Machine {
     pub(super) arena: Arena,
     stack: Vec<NodeId>,
-    /// Height of the stack at each open mark.
+    /// The height of the stack at each open mark.
     marks: Vec<usize>,
     memo: HashMap<u32, NodeId>,
     pub(super) storages: Vec<StorageName>,
@@ -144,7 +145,7 @@ impl Machine {
             Opcode::AddItems => {
                 let items = self.pop_mark()?;
                 let set = self.top()?;
-                // A frozenset may already be a key, and keys are compared only once.
+                // A frozenset must not be changed, because it may already be a key, and keys are compared only once.
                 if matches!(self.arena.get(set), Node::Set(set) if set.kind == SequenceKind::FrozenSet) {
                     return Err(Fault::bad_pickle("a member is added to a frozenset"));
                 }
@@ -270,7 +271,7 @@ impl Machine {
         self.arena.add(node)
     }
 
-    /// Performs a call of a known name. A call of an unknown name is recorded.
+    /// Performs a call of a known name. A call of an unknown name is only recorded.
     fn push_call(
         &mut self,
         callee: NodeId,
@@ -293,7 +294,7 @@ impl Machine {
         self.push(result)
     }
 
-    /// Appends to a list, or to an object of an unknown class, which may be a list.
+    /// Appends items to a list, or to an object of an unknown class, because such an object may be a kind of list.
     fn append(&mut self, list: NodeId, items: &[NodeId]) -> Result<(), Fault> {
         if matches!(self.arena.get(list), Node::Object(_)) {
             return self.extend_object(list, items);
@@ -312,7 +313,7 @@ impl Machine {
         }
     }
 
-    /// Height of the innermost open mark. Values below it may not be taken.
+    /// Returns the height of the stack at the innermost open mark. Values below this height may not be popped.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -369,7 +370,8 @@ impl Machine {
             .tuple(node)
             .ok_or_else(|| Fault::bad_pickle("the arguments of a call are not a tuple"))?
             .to_vec();
-        // Many calls can share a long tuple, and each copies it. Every copy is charged, which limits their total size.
+        // Many calls can share a long tuple, and each call copies it. Every copy is counted against the limit, so that
+        // their total size is bounded.
         self.arena.charge_slots(arguments.len())?;
         Ok(arguments)
     }

@@ -1,10 +1,11 @@
-//! Pickles as data: converts bytes to a `Value` and the storages that it names.
+//! Reads pickles as data: converts the bytes of a pickle to a `Value` and the storages that the pickle names.
 //!
 //! # The security boundary
 //!
-//! Nothing that a pickle names is ever called. `globals` has the fixed list of known names and their meaning. `machine`
-//! works on inert nodes, and its documentation says why this program has its own pickle reader. `arena` counts the
-//! nodes, and `convert` turns them into shared values of limited depth. All limits are in `capture::limits`.
+//! Nothing that a pickle names is ever called. `globals` contains the fixed list of known names and what they stand
+//! for. `machine` works on inert nodes, and its documentation explains why this program has its own pickle reader.
+//! `arena` counts the nodes, and `convert` turns them into shared values of limited depth. All limits are in
+//! `capture::limits`.
 //!
 //! This module does not read files. `archive` and `legacy` locate the bytes of storages.
 
@@ -34,7 +35,7 @@ pub(super) use opcode::pickle_length;
 pub(super) struct StorageName {
     pub(super) key: Arc<str>,
     pub(super) bytes: u64,
-    /// Element size of its storage class. It is 1 for untyped storages.
+    /// The element size of the storage's class, or 1 for an untyped storage.
     pub(super) element_bytes: u64,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct Unpickled {
     pub(super) root: Value,
     /// Storages in the root, by `StorageId`.
     pub(super) storages: Vec<StorageName>,
-    /// Storages that the pickle names but the root does not contain. They must be in the file too.
+    /// Storages that the pickle names but that are not part of the root. They must be in the file too.
     pub(super) unused: Vec<StorageName>,
 }
 

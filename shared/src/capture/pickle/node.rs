@@ -1,4 +1,5 @@
-//! The parts of a pickle while it is read: nodes that refer to each other by number.
+//! Defines the nodes that represent the objects of a pickle while the pickle is read. Nodes refer to each other by
+//! number.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub(super) struct ObjectNode {
     pub(super) state: Vec<NodeId>,
 }
 
-/// The way in which an object of an unknown class was made, like `value::Creation`.
+/// How an object of an unknown class was made, like `value::Creation`.
 #[derive(Clone, Debug)]
 pub(super) enum MadeNode {
     Named,
@@ -67,7 +68,7 @@ pub(super) enum MadeNode {
 pub(super) struct Set {
     pub(super) kind: SequenceKind,
     pub(super) items: Vec<NodeId>,
-    /// The numbers of the items as keys. Equal keys have the same number.
+    /// The numbers that `keys` gave to the members. Equal members have the same number.
     pub(super) members: HashSet<u32>,
 }
 
@@ -114,7 +115,7 @@ pub(super) struct ArrayNode {
 
 #[derive(Debug)]
 pub(super) enum ArrayContents {
-    /// The state between `_reconstruct` and the call that fills the array.
+    /// The array is still empty: `_reconstruct` has created it, and the state that fills it has not been set.
     Missing,
     Bytes(Arc<[u8]>),
     Objects(Vec<NodeId>),

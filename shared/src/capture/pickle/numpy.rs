@@ -1,7 +1,8 @@
-//! numpy's arrays, scalars and dtypes in pickles. They are kept as bytes with a description, or as a list of objects.
-//! Nothing is computed, but some bytes are swapped to little-endian order.
+//! Reads numpy's arrays, scalars and dtypes from pickles. They are kept as bytes with a description, or as a list of
+//! objects. Nothing is computed with them, except that some bytes are swapped to little-endian order.
 //!
-//! Only plain dtypes are supported. Structured dtypes and dates have further fields, and no kernel takes them.
+//! Only plain dtypes are supported. Structured dtypes and dates have further fields and are refused, because no kernel
+//! takes them.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::units::Bytes;
 impl Machine {
     pub(super) fn call_numpy(&mut self, global: Global, arguments: &[NodeId]) -> Result<Node, Fault> {
         match (global, arguments) {
-            // The other arguments describe an empty array, which the state then fills.
+            // The other arguments describe an empty array, which is filled later, when its state is set.
             (Global::NumpyReconstruct, &[class, _shape, _code])
                 if matches!(self.arena.get(class), Node::Global(Global::NumpyArray)) =>
             {

@@ -1,4 +1,4 @@
-//! The opcodes of pickles in protocols 0 to 5: decodes bytes to opcodes with their arguments.
+//! Decodes the bytes of a pickle (protocols 0 to 5) to opcodes with their arguments.
 //!
 //! This file reads the lengths and text forms of arguments. It checks every length against the remaining bytes before
 //! anything is allocated. `machine` executes the opcodes.
@@ -11,7 +11,7 @@ use crate::capture::limits::{
 };
 use crate::units::Bytes;
 
-/// The newest protocol.
+/// The newest protocol of pickles.
 const NEWEST_PROTOCOL: u8 = 5;
 
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(super) enum Opcode<'a> {
     Get(u32),
     /// A number in `copyreg`'s registry, which identifies a global.
     Extension,
-    /// An opcode that needs something outside the pickle.
+    /// An opcode that refers to data outside the pickle.
     OutOfBand(&'static str),
 }
 
@@ -79,12 +79,12 @@ pub(super) struct Decoder<'a> {
     position: usize,
     /// Number of bytes of the file that follow `bytes` and have not been read.
     unread: u64,
-    /// True if decoding failed because `bytes` ended. With more bytes it might succeed.
+    /// True if decoding failed because `bytes` ended, so that it might succeed with more bytes.
     starved: bool,
 }
 
 impl<'a> Decoder<'a> {
-    /// Decodes bytes that are not followed by others.
+    /// Decodes bytes that are all there is: no unread bytes follow them.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0, unread: 0, starved: false }
     }

@@ -1,4 +1,4 @@
-//! Rebuilds tensors from their recorded geometry. Every number is checked before it is used.
+//! Rebuilds tensors from the shapes, strides and offsets in a pickle. Every number is checked before it is used.
 
 use super::calls::mismatch;
 use super::globals::Global;
@@ -128,7 +128,8 @@ impl Machine {
         Ok(tensor)
     }
 
-    /// Charges the slots of a shape. Many tensors may share one tuple of sizes, but each gets its own copy.
+    /// Counts the slots of a shape against the limit. This is needed because many tensors may share one tuple of sizes,
+    /// but each gets its own copy.
     pub(super) fn charge_tensor(&mut self, rank: usize) -> Result<(), Fault> {
         self.arena.charge_slots(TENSOR_SLOTS + 2 * rank)
     }
@@ -150,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// Applies the conj and neg bits if the writer recorded any.
+    /// Applies the conjugate and negative bits, if the pickle contains any.
     fn apply_metadata(&self, tensor: &mut TensorNode, rest: &[NodeId]) -> Result<(), Fault> {
         let malformed = || Fault::bad_pickle("a tensor has malformed metadata");
         let Some(&metadata) = rest.first() else { return Ok(()) };
@@ -177,8 +178,8 @@ impl Machine {
         if tensor.conjugate && tensor.dtype.kind() != Kind::Complex {
             return Err(Fault::bad_pickle("a tensor that is not complex has its conj bit set"));
         }
-        // Bools have no negatives, a zero of a fnuz float whose sign bit is flipped is a NaN, scales have no sign, and
-        // torch does not negate packed values.
+        // The negative bit is refused for these types: bools have no negatives, flipping the sign bit of a fnuz float's
+        // zero makes it a NaN, scales have no sign, and torch does not negate packed values.
         let no_sign = [
             DType::Bool,
             DType::Float8E4M3FnUz,
@@ -204,7 +205,7 @@ fn fits(tensor: &TensorNode, storage_bytes: u64) -> Result<bool, Fault> {
         )
     };
     let element = tensor.dtype.size();
-    // Zeros are replaced by ones, because products are also computed for an empty tensor.
+    // Sizes of 0 are replaced by 1, so that products which overflow are refused for empty tensors too.
     tensor
         .shape
         .iter()

@@ -1,4 +1,4 @@
-//! Blobs, the files with a store's bulk data: their names, their paths, and opening them without leaving the store.
+//! Names and opens blobs, the files that contain a store's bulk data, without following a link out of the store.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::BLOBS;
 
-/// The name of a blob: BLAKE3 of its bytes.
+/// The name of a blob, which is the BLAKE3 digest of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub [u8; 32]);
 
@@ -34,7 +34,7 @@ impl From<blake3::Hash> for BlobId {
     }
 }
 
-/// An error for text that is not a digest.
+/// The error for text that is not a digest.
 #[derive(Debug, thiserror::Error)]
 #[error("it is not a BLAKE3 digest (64 lower-case hexadecimal digits)")]
 pub struct NoDigest;
@@ -43,7 +43,7 @@ impl FromStr for BlobId {
     type Err = NoDigest;
 
     fn from_str(text: &str) -> Result<Self, NoDigest> {
-        // A blob has only one name, but the library would also accept it in upper case.
+        // A blob must have only one name, but the library would also accept upper-case digits.
         if text.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(NoDigest);
         }
@@ -64,8 +64,8 @@ impl<'de> Deserialize<'de> for BlobId {
     }
 }
 
-/// The path of a blob relative to the store: `blobs/ab/ab12…`. There are two levels because some file systems are slow
-/// with a million files in a folder.
+/// Returns the path of a blob relative to the store: `blobs/ab/ab12…`. There are two levels of folders because some
+/// file systems are slow if a folder contains a million files.
 pub fn blob_path(id: BlobId) -> PathBuf {
     let name = id.to_string();
     Path::new(BLOBS).join(&name[..2]).join(&name)
@@ -115,13 +115,13 @@ mod tests {
         let name = id.to_string();
         let outside = tempfile::tempdir().expect("a folder");
         std::fs::write(outside.path().join(&name), "secret").expect("written");
-        // Here the blob is a link.
+        // In this case, the blob is a link.
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join(BLOBS).join(&name[..2]);
         std::fs::create_dir_all(&folder).expect("made");
         std::os::unix::fs::symlink(outside.path().join(&name), folder.join(&name)).expect("linked");
         assert!(open_blob(root.path(), id).is_err());
-        // Here its folder is a link.
+        // In this case, the blob's folder is a link.
         std::fs::remove_dir_all(&folder).expect("removed");
         std::os::unix::fs::symlink(outside.path(), &folder).expect("linked");
         assert!(open_blob(root.path(), id).is_err());

@@ -1,7 +1,8 @@
-//! The index of a store: its provenance and its entries, as JSON. A second file contains the digest of the index.
+//! Reads and writes the index of a store, which lists the store's entries and says where they come from. The index is
+//! JSON, and a second file contains its digest.
 //!
 //! A run does not read the index, because each manifest is self-contained. It only tests whether the index exists,
-//! which marks a finished store. `pack`, `unpack` and `check` read it.
+//! because only a finished store has one. `pack`, `unpack` and `check` read the index.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
@@ -13,7 +14,7 @@ use super::{BlobId, INDEX, INDEX_DIGEST, MAX_NAME_BYTES, MAX_NAME_DEPTH, MAX_STO
 
 const FORMAT: &str = "opt-supervisor capture store";
 const VERSION: u32 = 1;
-/// Largest size of the index, in bytes. Half of it is enough for 100,000 entries with names of a hundred bytes.
+/// Largest size of the index, in bytes. Half of this size is enough for 100,000 entries with names of a hundred bytes.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Largest size of the file with the digest, in bytes. The file is one line, as `b3sum` prints it.
 const MAX_DIGEST_LINE_BYTES: u64 = 256;
@@ -32,7 +33,7 @@ pub struct Index {
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     pub tool: String,
-    /// The person and the machine: `user@host`.
+    /// The user who packed the store, and the machine: `user@host`.
     pub packed_by: String,
     /// Start of packing, in RFC 3339, UTC.
     pub started: String,
@@ -43,7 +44,8 @@ pub struct Provenance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// Path below the packed folder, and also below the store's folder `entries`.
+    /// The entry's path below the folder that was packed. The manifest has the same path below the store's folder
+    /// `entries`.
     pub name: String,
     /// Size of the packed file.
     pub bytes: u64,

@@ -1,4 +1,5 @@
-//! The manifest of an entry: which bytes of its `.pt` file are kept here, and which blob fills each hole.
+//! Defines the manifest of an entry, which contains some bytes of the entry's `.pt` file and says which blobs contain
+//! the others.
 //!
 //! ```text
 //!      0  magic "OPTCAPTM"                    64 + 48n  literal bytes, one after the other
@@ -9,8 +10,7 @@
 //!     64  segments
 //! ```
 //!
-//! Numbers are little-endian. The reader can be given arbitrary bytes, and refuses all that do not have exactly this
-//! form.
+//! Numbers are little-endian. The reader accepts only bytes that have exactly this form.
 
 use super::BlobId;
 
@@ -20,8 +20,9 @@ const HEAD_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 48;
 const DIGEST_BYTES: usize = 32;
 
-/// Largest number of blobs of an entry. All their descriptors are passed to a runner in one message, and Linux allows
-/// 253 in a message. An entry with more storages keeps its smallest ones in the manifest.
+/// Largest number of blobs of an entry. The number is limited because the descriptors of all blobs are passed to a
+/// runner in one message, and Linux allows 253 descriptors in a message. If an entry has more storages, its smallest
+/// ones are kept in the manifest.
 pub const MAX_BLOBS: usize = 200;
 /// Largest number of literal bytes. Zip structure and pickle take a few KiB. An entry that exceeds the limit becomes a
 /// single blob.
@@ -50,7 +51,7 @@ pub struct Segment {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Bytes in the manifest itself, starting at this offset.
+    /// The segment's bytes are in the manifest itself, starting at this offset.
     Literal {
         at: u64,
     },
@@ -249,7 +250,7 @@ mod tests {
         (Manifest { file_bytes: start, file_digest: BlobId([7; 32]), segments }, literals)
     }
 
-    /// Recomputes the digest of changed bytes, so that parsing gets to the later checks.
+    /// Recomputes the digest of changed bytes, so that they pass the check of the digest and reach the later checks.
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
         if let Some(length) = bytes.len().checked_sub(DIGEST_BYTES) {
             let digest = blake3::hash(&bytes[..length]);

@@ -1,4 +1,4 @@
-//! The capture store: a capture set in which equal storages share one file.
+//! Defines the capture store, a capture set in which equal storages share one file, and reads its entries.
 //!
 //! ```text
 //! STORE/captures.json         index: provenance, and every entry with its digests (written last)
@@ -10,8 +10,8 @@
 //!
 //! This module defines the format and reads single entries. The supervisor packs, unpacks and checks stores.
 //!
-//! A store may come from anywhere. Its contents are checked before they are used, names cannot lead out of it, and
-//! links are not followed.
+//! A store may come from an untrusted source. Its contents are therefore checked before they are used, names cannot
+//! lead out of the store, and links are not followed.
 
 mod blob;
 mod index;
@@ -32,7 +32,7 @@ pub const INDEX: &str = "captures.json";
 pub const INDEX_DIGEST: &str = "captures.blake3";
 pub const ENTRIES: &str = "entries";
 pub const BLOBS: &str = "blobs";
-/// The folder with which an unfinished `pack` can be continued.
+/// The folder that contains the state of an unfinished `pack`, so that it can be continued.
 pub const PARTIAL: &str = "partial";
 
 /// Largest number of parts of an entry's name: its folders below `entries`, and the file.

@@ -1,5 +1,5 @@
-//! An open entry of a store. It reads bytes by their offset in the original `.pt` file, and says which file of the
-//! store contains a range.
+//! Reads the bytes of a store's entry by their offset in the original `.pt` file, and finds the file of the store that
+//! contains a range.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,7 +33,7 @@ fn link_below(root: &Path, entry: &Path) -> Option<PathBuf> {
         .find(|at| at.symlink_metadata().is_ok_and(|found| found.is_symlink()))
 }
 
-/// A blob that existed when the entry was opened, but cannot be opened any more.
+/// The error for a blob that existed when the entry was opened, but cannot be opened now.
 #[derive(Debug, thiserror::Error)]
 #[error("could not open blob {}", path.display())]
 struct Unopened {
@@ -103,8 +103,8 @@ impl Packed {
         self.manifest.blobs()
     }
 
-    /// Finds a range of the packed file: the blob that contains it, and the offset in the blob. If the manifest
-    /// contains the range, there is no blob, and the offset is that in the manifest.
+    /// Finds a range of the packed file: returns the blob that contains the range, and the offset of the range in the
+    /// blob. If the manifest contains the range, returns no blob, and the offset in the manifest.
     pub(in crate::capture) fn locate(&self, offset: u64, bytes: u64) -> Result<(Option<BlobId>, u64), Fault> {
         let segment = self.manifest.segment_at(offset).filter(|segment| {
             let end = segment.start + segment.bytes;
