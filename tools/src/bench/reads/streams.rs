@@ -150,13 +150,13 @@ fn cached(path: &Path) -> Result<u64> {
 /// How the pages of a map get into memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
-    /// By page faults, with the read-ahead of the system.
+    /// Page faults bring them in, with the system's read-ahead.
     Plain,
-    /// By page faults, while the product's own code reads ahead.
+    /// Page faults bring them in, while the product's own code reads ahead.
     ReadAhead,
-    /// By page faults after `MADV_SEQUENTIAL`, which makes Linux read further ahead.
+    /// Page faults bring them in after `MADV_SEQUENTIAL`, which makes Linux read further ahead.
     Sequential,
-    /// By calls of `MADV_POPULATE_READ` for one piece after the other, so that reading causes no faults.
+    /// `MADV_POPULATE_READ` brings in one piece after the other, so that reading causes no faults.
     Populate,
 }
 
