@@ -186,7 +186,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
 #[test]
 fn running_job_is_cancelled_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
-    // By the setting `verify.call_timeout`, the call may take up to a minute.
+    // The default of `verify.call_timeout` allows the call up to a minute.
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = run.client();
     until("the loop is verified", || {

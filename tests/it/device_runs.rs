@@ -158,8 +158,8 @@ fn memory_of_a_unified_card_is_measured_by_its_processes() {
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
 }
 
-/// The kernel uses less memory on the device than the ceiling allows. Together with the memory of the run's processes
-/// on the host, it exceeds the ceiling.
+/// The kernel uses less memory on the device than the ceiling allows. The memory of the run's processes on the host is
+/// added, and the sum exceeds the ceiling.
 #[test]
 fn ceiling_of_unified_memory_covers_host_and_device() {
     const NEAR_THE_CEILING: u64 = 1020;
