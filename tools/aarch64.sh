@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds every program for aarch64, and runs the unit tests of the reader of captures, the formula, the judge, the plan
-# and the core there. On another machine, it needs qemu-aarch64, aarch64-linux-gnu-gcc and Rust's target
-# aarch64-unknown-linux-gnu. qemu runs single programs, not sandboxes, so tests that start runners are left out.
+# and the core for it. On a machine of another architecture, this needs qemu-aarch64, aarch64-linux-gnu-gcc and Rust's
+# target aarch64-unknown-linux-gnu. Tests that start runners are left out, because qemu runs only single programs, not
+# sandboxes.
 #
 #     tools/aarch64.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # These settings differ from those of other builds, so they need a separate build folder. Most crates are not optimised,
-# because that would take longer than their tests. The optimised ones do most of the work in the tests, which is slow
-# under qemu.
+# because optimising them would take longer than running their tests. The optimised crates do most of the work in the
+# tests, and this work is slow under qemu.
 export CARGO_TARGET_DIR="$PWD/target/aarch64"
 readonly SETTINGS=(
     --locked --target aarch64-unknown-linux-gnu
@@ -32,7 +33,7 @@ echo "aarch64: every program"
 cargo build --workspace --bins "${SETTINGS[@]}"
 
 echo "aarch64: unit tests"
-# The skipped test takes more than a minute, and only renders text.
+# Skip a test that takes more than a minute, because it only renders text.
 cargo test -p opt-shared -p opt-worker -p opt-supervisor --lib "${SETTINGS[@]}" -- \
     capture:: formula:: judge:: plan:: core:: \
     --skip only_the_first_100_of_many_mistakes_are_shown

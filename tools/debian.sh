@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs a wheel in a new, bare Debian system, and runs the tutorial's commands in it. Prints how long the steps took.
-# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is made in target/debian. The
-# next start replaces it.
+# Installs a wheel in a new, bare Debian system, runs the tutorial's commands there, and prints how long the steps took.
+# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is created in target/debian,
+# and the next start of this script replaces it.
 #
 #     maturin build --release --out target/wheels
 #     tools/debian.sh target/wheels/opt_supervisor-0.1.0-py3-none-manylinux_2_35_x86_64.whl
@@ -31,7 +31,7 @@ echo "debian: a bare system"
 debootstrap --variant=minbase --include="$PACKAGES" bookworm "$ROOT" > "$ROOT.log" 2>&1
 mount -t proc proc "$ROOT/proc"
 mount --bind /dev "$ROOT/dev"
-# Copy the settings with which this machine reaches package servers.
+# Copy the settings that this machine uses to reach package servers.
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
     if [ -e "$file" ]; then install -D --mode=644 "$(realpath "$file")" "$ROOT$file"; fi
 done

@@ -4,13 +4,14 @@
 #
 #     tools/defences.sh [ROW ...]
 #
-# The script builds a copy of the repository with the patches in tests/defences. In this copy, the variable OPT_WITHOUT
-# names the defences that are switched off, separated by commas. For each row, the copy runs a kernel twice: with all
-# defences, and without some. docs/explanation/timing.md explains the defences and the results.
+# The script builds a copy of the repository with the patches in tests/defences. In this copy, the environment variable
+# OPT_WITHOUT names the defences that are switched off, separated by commas. For each row of the table, the copy runs a
+# kernel twice: with all defences, and without some. docs/explanation/timing.md explains the defences and the results.
 #
 # On a busy machine, set DEFENCES_PRIORITY=realtime (needs CAP_SYS_NICE).
 #
-# An interrupted script can be continued: finished runs are in target/defences/rows. Delete one to repeat it.
+# If the script is interrupted, start it again to continue: it keeps finished runs in target/defences/rows, and does not
+# repeat them. Delete a run there to repeat it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,8 +30,8 @@ build() {
     (cd "$tree" && CARGO_TARGET_DIR="$built" cargo build --workspace --bin opt-supervisor --bin gen-captures)
 }
 
-# Prints a run's result in one line: the status of `cheat` and, if it passed, its speed-up over `honest`; the load; and
-# the detail if it did not pass.
+# Prints a run's result in one line: the status of `cheat`; if it passed, its speed-up over `honest`; the load; and, if
+# it did not pass, the detail.
 print_result() {
     python3 - "$1" <<'PYTHON'
 import json
@@ -66,9 +67,9 @@ run() {
     mv "$result.new" "$result"
 }
 
-# row NAME WITHOUT KERNEL: makes the runs of a row that are not finished, and prints the row.
+# row NAME WITHOUT KERNEL: carries out the runs of a row that are not finished yet, and prints the row.
 #
-# Options are variables: op, shape and entries of the captures; profile and verify (lines of the plan); flags and
+# Variables set the options: op, shape and entries of the captures; profile and verify (lines of the plan); flags and
 # honest_flags (for the compiler); honest (the kernel to compare with); threads; baseline.
 row() {
     local name="$1" without="$2" kernel="$3"

@@ -1,10 +1,10 @@
-"""Compares kernels on the emulated device, or on a GPU, with torch on the CPU, with random inputs.
+"""Compares the results of kernels on the emulated device, or on a GPU, with torch on the CPU, for random inputs.
 
     python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--device cuda:0] [--keep FOLDER]
 
 Needs torch. Records calls of each op, and runs the correct kernels of the CUDA demo and those of kernel_table.py on
-them. Exits with 1 if a kernel does not pass, or does not support one of the calls. With `--keep`, the captures and the
-run are kept in the folder.
+these calls. Exits with 1 if a kernel does not pass, or does not support one of the calls. With `--keep`, the captures
+and the run stay in the folder.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from opt_captures import record  # noqa: E402
 DEMO = ROOT / "configs/cuda-demo.toml"
 EXPECTED = ROOT / "configs/cuda/expected.json"
 KERNELS = ROOT / "emulator/tests/data/kernels"
-# Time limit of one run, in seconds.
+# The time limit of one run, in seconds.
 TIMEOUT = 600
 
 
@@ -59,7 +59,7 @@ def embedding(rng):
     F.embedding(torch.randint(size, rows(rng)), torch.randn(size, width))
 
 
-# For each job of the demo: a function that makes one random call of its op, and the op's name.
+# For each job of the demo, a function that makes one random call of its op, and the op's name.
 CALLS = {
     "embedding": (embedding, "torch.nn.functional.embedding"),
     "linear": (linear, "torch.nn.functional.linear"),
@@ -70,12 +70,12 @@ CALLS = {
     "relu": (lambda rng: F.relu(torch.randn(rows(rng))), "torch.nn.functional.relu"),
     "relu_f16": (lambda rng: F.relu(torch.randn(rows(rng)).half()), "torch.nn.functional.relu"),
 }
-# The demo's captures of these ops are older than the recorder, so they lack the names of parameters.
+# The parameter names of these ops. Their captures in the demo are older than the recorder, so they lack the names.
 RENAMED = {"gelu": {"arg0": "input"}, "matmul": {"arg0": "input", "arg1": "other"}}
 
 
 def keys(table):
-    """Returns the keys of a table as TOML, without nested tables. JSON writes these values in the same way."""
+    """Returns the keys of a table as TOML, without nested tables. Uses JSON for the values, which TOML writes alike."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items() if not is_table(value))
 
 
@@ -89,7 +89,7 @@ def captures(folder, name):
 
 
 def candidate(name, source, parts):
-    """Returns a candidate as TOML. `parts` has its workspaces and launches."""
+    """Returns a candidate as TOML. `parts` contains its workspaces and launches."""
     text = "[[job.candidate]]\n" + keys({"name": name, "sources": [str(source)]})
     for part in ("workspace", "launch"):
         text += "".join(f"[[job.candidate.{part}]]\n{keys(it)}" for it in parts.get(part, []))

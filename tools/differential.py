@@ -1,10 +1,10 @@
-"""Compares random captures as read by torch and by `opt-supervisor inspect --json --digests`.
+"""Reads random captures with torch and with `opt-supervisor inspect --json --digests`, and compares the results.
 
     python tools/differential.py target/debug/opt-supervisor --captures 5000 [--seed 1] [--keep FOLDER]
 
 Needs torch and numpy. Prints the differences (at most 20) and a summary line. Exits with 1 if anything differs, if a
-file was refused or read by mistake, or if no file was the same. With `--keep`, files that differ are kept in the
-folder. `--first NUMBER --captures 1`, with the same seed, makes a single file again.
+file was refused or read by mistake, or if no file gave the same result. With `--keep`, files that differ stay in the
+folder. To make a single file again, use the same seed and `--first NUMBER --captures 1`.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Settings:
 
 
 class ScriptDescriber(Describer):
-    """Also describes objects of the classes above, as the pickle contains them."""
+    """Also describes objects of the classes above, in the form in which the pickle contains them."""
 
     def describe(self, obj, path="$"):
         class_name = f"{type(obj).__module__}.{type(obj).__qualname__}"
@@ -65,7 +65,7 @@ DENSE = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.uint8, torch.int8,
     torch.int16, torch.int32, torch.int64, torch.bool,
 ]
-# Types that other versions of torch may lack. Their tensors are made from bytes.
+# Types that other versions of torch may lack. Tensors of these types are made from bytes.
 OTHERS = [
     getattr(torch, name)
     for name in (
@@ -86,7 +86,7 @@ class Maker:
         self.random = random.Random(f"{seed} {number}")
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
         self.protocol = protocol
-        # The kind of error with which the reader must refuse the file; None if it must read the file.
+        # The kind of error with which the reader must refuse the file, or None if it must read the file.
         self.refused = None
         self.tensors = []
 
@@ -247,7 +247,7 @@ class Maker:
 
 
 def compare_one(program, number, seed, folder):
-    """Makes one capture, and compares what both programs read. Returns the kind of result, and a message or None."""
+    """Makes one capture, and compares how both programs read it. Returns the kind of result, and a message or None."""
     rng = random.Random(f"{seed} {number} form")
     protocol = rng.choice([2, 2, 2, 3, 4, 5])
     zipped = rng.random() < 0.75
@@ -270,7 +270,7 @@ def compare_one(program, number, seed, folder):
     try:
         loaded = torch.load(path, weights_only=False, map_location="cpu")
     except (RuntimeError, AttributeError) as error:
-        # torch cannot read everything that it writes: its old format cannot represent the newer dtypes.
+        # torch cannot read all files that it writes, because its old format cannot represent the newer dtypes.
         return "unloaded", f"{type(error).__name__}: {error}"
     expected = json.loads(json.dumps(describer.describe(loaded)))
     mismatch = difference("root", found["root"], expected)
@@ -280,7 +280,7 @@ def compare_one(program, number, seed, folder):
 
 
 def difference(path, found, expected):
-    """Returns a description of the first difference between two JSON documents; None if they are equal."""
+    """Returns a description of the first difference between two JSON documents, or None if they are equal."""
     if isinstance(found, dict) and isinstance(expected, dict):
         if found.keys() != expected.keys():
             return f"{path}: keys {sorted(found)}, expected {sorted(expected)}"

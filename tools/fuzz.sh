@@ -4,9 +4,10 @@
 #
 #     tools/fuzz.sh TARGET CPU_SECONDS
 #
-# An interrupted run can be continued: inputs that reached new code stay in target/fuzz/corpus/TARGET, and the CPU time
-# used so far is in target/fuzz/TARGET.seconds. CPU_SECONDS is the total of all runs. A finding ends the script with an
-# error, and its input is in target/fuzz/findings/TARGET. Add the input to fuzz/corpus/TARGET, and fix the reader.
+# If the script is interrupted, start it again to continue: it keeps inputs that reached new code in
+# target/fuzz/corpus/TARGET, and the CPU time used so far in target/fuzz/TARGET.seconds. CPU_SECONDS is the total of all
+# runs. A finding ends the script with an error, and its input is in target/fuzz/findings/TARGET. Add the input to
+# fuzz/corpus/TARGET, and fix the reader.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +17,7 @@ readonly triple="$(rustc -vV | sed -n 's/^host: //p')"
 readonly built="$PWD/target/fuzz"
 readonly corpus="$built/corpus/$target" findings="$built/findings/$target" spent_file="$built/$target.seconds"
 
-# An answer that takes longer is a hang. Instrumented code is about ten times slower than a release build.
+# A reader that takes longer hangs. Instrumented code is about ten times slower than a release build.
 readonly ANSWER_SECONDS=20
 # An input that takes more memory is a finding. The limit includes the fuzzer's own tables.
 readonly MEMORY_MIB=2048
@@ -33,12 +34,12 @@ RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$built" \
     cargo build --manifest-path fuzz/Cargo.toml --release --target "$triple" --bin "$target"
 readonly program="$built/$triple/release/$target"
 
-# Write the seeds: the target's corpus in the repository and the fixtures for it, as `mutate` uses them.
+# Write the seeds that `mutate` uses too: the target's corpus in the repository, and the fixtures for the target.
 cargo run --quiet -p opt-tools --bin mutate -- --target "$target" --seeds "$built/seeds"
 mkdir -p "$corpus" "$findings"
 
-# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` has to run
-# in this shell: in a pipe or a substitution, it would report the children of the subshell, and there are none.
+# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` must run
+# in this shell: in a pipe or a substitution, it would report the children of the subshell, which has none.
 count_children() {
     times >"$built/times"
     children="$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }' "$built/times")"

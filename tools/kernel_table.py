@@ -1,6 +1,6 @@
 """The kernels of emulator/tests/data/kernels that device_kernels.py compares with torch.
 
-A job has one op of torch, a function that makes one random call of it, and kernels that compute it.
+A job consists of an op of torch, a function that makes one random call of the op, and kernels that compute the op.
 """
 
 import torch
@@ -14,7 +14,7 @@ ROWS = f"input.numel / {WIDTH}"
 
 
 def launch(symbol, grid, block, *args, shared_mem=0):
-    """Returns a launch. Expressions for more than one axis are separated by semicolons."""
+    """Returns a launch. If a grid or block has more than one axis, semicolons separate the expressions for the axes."""
 
     def axes(text):
         return text.split(";") if isinstance(text, str) and ";" in text else text
@@ -91,8 +91,8 @@ def embedding(dtype):
 
 
 def normalized(function, *shapes):
-    """Returns a function that takes a dtype and returns a function that makes a random call of `function`, with one
-    further argument of a row's shape for each of `shapes`."""
+    """Returns a function that takes a dtype. It returns a function that makes a random call of `function`, with one
+    further argument for each of `shapes`. This argument has the shape of a row."""
 
     def of(dtype):
         def call(rng):
@@ -118,7 +118,7 @@ def added(dtype):
 
 
 def of_tf32(rng):
-    """Multiplies matrices of numbers with 10 fraction bits, which rounding to TF32 does not change."""
+    """Multiplies matrices of numbers that have 10 fraction bits, so that rounding to TF32 does not change them."""
     m, k, n = (rng.randint(1, 40) for _ in range(3))
     torch.matmul(torch.randn(m, k).half().float(), torch.randn(k, n).half().float())
 
@@ -166,8 +166,8 @@ def bincount(rng):
 
 
 def prod(rng):
-    # The product of 300 normally distributed values can be too small for a normal float32, and then has few correct
-    # digits. The values here are therefore near 1 or -1.
+    # The product of 300 normally distributed values can be too small for a normal float32. It then has only few correct
+    # digits, so the values used here are near 1 or -1.
     size = shape(rng)
     torch.prod(torch.randn(size).sign() * torch.exp(torch.randn(size) / 8), dim=-1)
 
@@ -280,8 +280,8 @@ def in_format(functional, suffix, dtype):
 
     yield name("relu"), functional + "relu", rows(F.relu), [each("elementwise", name("relu"))]
     # torch's own results have absolute errors near 1e-6 where the input is about -4. The tolerance allows such errors
-    # in a tensor that also has larger elements. A tensor with few elements may have none, so rows have at least 40
-    # elements.
+    # only in a tensor that also has larger elements. Rows have at least 40 elements, because a tensor with few elements
+    # may have no larger ones.
     yield name("gelu"), functional + "gelu", rows(F.gelu, 3, 40), [each("elementwise", name("gelu"))]
     tanh = rows(lambda x: F.gelu(x, approximate="tanh"), 3, 40)
     yield name("gelu_tanh"), functional + "gelu", tanh, [each("elementwise", name("gelu_tanh"))]

@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # tests are therefore built again, with a rustix that makes system calls through the C library.
 export CARGO_TARGET_DIR="$PWD/target/memcheck" RUSTFLAGS="--cfg rustix_use_libc"
 
-# Each row has a package and the modules whose tests are run. These modules map memory, pass pointers to a library, or
+# Each row has a package, and the modules whose tests are run because they map memory, pass pointers to a library, or
 # cast bytes.
 readonly MODULES=(
     "opt-shared cache"
@@ -20,7 +20,7 @@ readonly MODULES=(
     "opt-worker session::cuda::driver"
 )
 
-# Prints the program with the unit tests of a package, building it if necessary.
+# Builds the program with the unit tests of a package if necessary, and prints its path.
 test_program() {
     cargo test --quiet --locked -p "$1" --lib --no-run --message-format=json \
         | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1

@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance"
 export CARGO_TARGET_DIR="$PWD/target/miri"
 
-# For each package, the modules whose tests are run.
+# Each row has a package and the modules whose tests are run.
 readonly MODULES=(
     "opt-worker runner::abi runner::ffi_error"
     "opt-emulator memory"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss. Needs
 # cargo-mutants (`cargo install cargo-mutants --locked`). The order is random, so a run that is stopped early has tried
-# a random sample. Passes its arguments on to cargo-mutants: `sh tools/mutants.sh --shard 0/8`.
+# a random sample. Arguments are passed on to cargo-mutants: `sh tools/mutants.sh --shard 0/8`.
 #
-# The core depends only on opt-shared, so it is built as a separate crate: a mutant takes seconds instead of a minute.
+# The core is built as a separate crate, which is possible because it depends only on opt-shared. A mutant then takes
+# seconds instead of a minute.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}

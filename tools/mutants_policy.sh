@@ -2,7 +2,8 @@
 # Mutates the policy of the worker's stages (verify, profile, replay), runs their tests with scripted sessions, and
 # prints the mutants that they miss. Needs cargo-mutants and passes its arguments on to it, like `mutants.sh`.
 #
-# Policy does not depend on processes, so it is built as a separate crate without the backends: a mutant takes seconds.
+# Policy is built as a separate crate without the backends, which is possible because it does not depend on processes. A
+# mutant then takes only seconds.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}
@@ -15,7 +16,7 @@ cp -r "$root/tests/data/captures" "$work/tests/data/captures"
 rm -rf "$work/worker/src/session/host" "$work/worker/src/session/cuda" "$work/worker/src/stage/build.rs"
 sed -i -e "/^pub mod host;$/d" -e "/^pub(crate) mod cuda;$/d" "$work/worker/src/session/mod.rs"
 sed -i '/^pub(crate) mod build;$/d' "$work/worker/src/stage/mod.rs"
-# In the copy, the captures for tests are inside the crate.
+# In the copy, put the captures for tests inside the crate.
 sed -i 's#"../tests/data/captures"#"tests/data/captures"#' "$work/worker/src/session/scripted/tasks.rs"
 cat > "$work/worker/src/lib.rs" <<'RUST'
 #![expect(dead_code, reason = "its callers are not in this crate")]

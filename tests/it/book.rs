@@ -1,14 +1,14 @@
-//! Runs the tutorial of the book as printed: files and commands are read from the page. Tests of two how-to
-//! pages take only the files.
+//! Runs the tutorial of the book as printed: the test reads files and commands from the page. Tests of two how-to pages
+//! take only the files from their page.
 //!
 //! A comment before a code block marks its kind:
 //!
 //! - `<!-- file: NAME -->`: a file to write;
 //! - `<!-- run -->` or `<!-- run: EXIT_CODE -->`: commands to run;
 //! - `<!-- run with torch -->` or `<!-- run with torch: EXIT_CODE -->`: commands that are skipped without torch;
-//! - `<!-- record -->`: commands that need torch; without torch, the test copies captures made by the same script;
+//! - `<!-- record -->`: commands that need torch; without torch, the test copies captures that the same script made;
 //! - `<!-- output -->`: lines that the previous command prints, if it was run. Sizes may differ, because the sizes of
-//!   files depend on the version of torch.
+//! files depend on the version of torch.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use opt_tests::{Outcome, Scenario, Summary, binary, data, repository, summary::l
 
 use crate::report::browser::skipped;
 
-/// A line in a printed output that replaces omitted lines.
+/// A line of a printed output that stands for omitted lines.
 const LEFT_OUT: &str = "[…]";
 
 enum Step {
@@ -27,7 +27,7 @@ enum Step {
     Output { text: String },
 }
 
-/// All marked code blocks of a page, in order.
+/// Returns all marked code blocks of a page, in order.
 fn steps(page: &str) -> Vec<Step> {
     let text = std::fs::read_to_string(repository().join(page)).expect("a page of the repository");
     let mut lines = text.lines();
@@ -79,7 +79,7 @@ fn has_torch(scenario: &Scenario) -> bool {
     shell(scenario, "python3 -c 'import torch; torch.compiler.set_stance'").code == Some(0)
 }
 
-/// The words of a line without sizes.
+/// Returns the words of a line, except those that give a size.
 fn without_sizes(line: &str) -> Vec<&str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_unit = |word: &str| matches!(word.trim_end_matches([',', ';']), "B" | "KiB" | "MiB");
@@ -88,7 +88,7 @@ fn without_sizes(line: &str) -> Vec<&str> {
     (0..words.len()).filter(|index| !is_size(*index)).map(|index| words[index]).collect()
 }
 
-/// The start of the part of the tutorial's plan that needs Triton. The part continues to the end of the plan.
+/// The start of the part of the tutorial's plan that needs Triton. This part continues to the end of the plan.
 const TRITON: &str = "\n[[job.candidate]]\nname = \"triton\"";
 
 #[test]
@@ -124,7 +124,7 @@ fn tutorial_runs_as_printed() {
                 let Some(outcome) = &last else { continue };
                 let printed: Vec<_> = outcome.stdout.lines().map(without_sizes).collect();
                 for line in text.lines().filter(|line| line.trim() != LEFT_OUT) {
-                    // The number of candidates depends on whether there is Triton.
+                    // The number of candidates depends on whether Triton is installed.
                     if has_triton || !line.contains("6 candidates") {
                         let is_printed = printed.contains(&without_sizes(line));
                         outcome.expect(is_printed, format_args!("it prints `{line}`"));

@@ -1,4 +1,4 @@
-//! Tests `captures pack | add | unpack | check`, and runs from a store: bytes and verdicts are unchanged, and all
+//! Tests `captures pack | add | unpack | check`, and runs from a store: bytes and verdicts stay the same, and all
 //! damage is found.
 
 mod adding;
@@ -14,7 +14,7 @@ use opt_shared::capture::inspect::document;
 use opt_tests::paths::files_below;
 use opt_tests::{Scenario, data};
 
-/// The files below a folder: relative paths and contents.
+/// Returns the files below a folder, as relative paths with contents.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let named = |path: PathBuf| {
         let name = path.strip_prefix(folder).expect("below the folder").to_owned();
@@ -52,7 +52,7 @@ fn every_fixture_is_unpacked_unchanged() {
     let checked = scenario.run(&["captures", "check", "store", "--json"]).expect_exit(0);
     checked.expect_equal(&checked.json()["entries"], &before.len().into(), "entries");
     checked.expect_equal(checked.json()["findings"].as_array().map(Vec::len), Some(0), "findings");
-    // All blobs differ, and each is named after its contents.
+    // The name of each blob is the hash of its contents, so no two blobs are equal.
     for path in blobs(&store) {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let bytes = std::fs::read(&path).expect("a readable blob");
@@ -69,7 +69,7 @@ fn packed_capture_is_read_like_the_original_file() {
         let (file, packed) = (data("").join(name), store.join("entries").join(name));
         let mut documents = [document(&file, true), document(&packed, true)];
         for document in &mut documents {
-            // Remove the only field that must differ.
+            // Remove the path, the only field that must differ.
             document.as_object_mut().expect("an object").retain(|key, _| key != "path");
         }
         let text = documents.map(|document| {
@@ -126,7 +126,7 @@ fn existing_files_are_not_overwritten() {
             .collect();
     inside.expect_equal(files_left, Vec::new(), "a refused command leaves no files behind");
     assert!(set.is_dir());
-    // An identical existing file is accepted, and a different file is refused.
+    // If the file already exists, an identical one is accepted, and a different one is refused.
     scenario.run(&["captures", "unpack", "store", "out", "--entry", "entry_000003"]).expect_exit(0);
     assert_eq!(tree(&scenario.path().join("out")).len(), 1);
     let rest = scenario.run(&["captures", "unpack", "store", "out", "--json"]).expect_exit(0);

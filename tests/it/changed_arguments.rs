@@ -1,6 +1,6 @@
-//! Captures of calls that change their arguments: each call of a kernel gets a writable copy with the value before the
-//! call, and the value after it is judged like an output. The kernels are in C, in Python, in a PyTorch extension, and
-//! on the emulated device.
+//! Tests captures of calls that change their arguments. Each call of a kernel gets a writable copy that has the value
+//! before the call, and the value after the call is judged like an output. The kernels are in C, in Python, in a
+//! PyTorch extension, and on the emulated device.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const IN_C: [(&str, &str, &str); 8] = [
     ("changes_it_in_its_plan", "INPUT_MUTATED", "stored into the input `running_mean`"),
 ];
 
-/// Kernels in other languages: the job, the file, the language, the status and a part of the detail.
+/// Kernels in other languages. Each row has the job, the file, the language, the status and a part of the detail.
 const WITH_TORCH: [(&str, &str, &str, &str, &str); 7] = [
     ("batch_norm", "right.py", "python", "PASSED", ""),
     ("batch_norm", "unchanged.py", "python", "INCORRECT_NUMERICAL", "at running_mean[0]"),
@@ -76,7 +76,8 @@ fn changed_argument_is_judged_like_an_output() {
     }
 }
 
-/// If a timed call began with what the previous call left, the running statistics would drift, and `input` would grow.
+/// If a timed call began with the values that the previous call left, the running statistics would drift, and `input`
+/// would grow.
 #[test]
 fn every_timed_call_starts_with_the_value_before_the_call() {
     let names = ["right", "plans", "stops_updating"];
@@ -96,7 +97,8 @@ fn every_timed_call_starts_with_the_value_before_the_call() {
     outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
 }
 
-/// The other input is constant, so only new values of the changed argument can show that a kernel remembers its results.
+/// Because the other input is constant, only new values of the changed argument can show that a kernel remembers its
+/// results.
 #[test]
 fn argument_that_the_call_changes_has_its_own_value_in_every_timed_call() {
     let kernels = candidate("add", "c", "add.c") + &candidate("remembers", "c", "remembers.c");
@@ -120,7 +122,7 @@ fn argument_that_the_call_changes_has_its_own_value_in_every_timed_call() {
     outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
 }
 
-/// The change is smaller than the tolerance of the values, so the values alone would not show that it is missing.
+/// The change is smaller than the tolerance, so comparing values would not show that the change is missing.
 #[test]
 fn kernel_that_leaves_a_small_change_undone_does_not_pass() {
     let expected = [
@@ -138,7 +140,7 @@ fn kernel_that_leaves_a_small_change_undone_does_not_pass() {
     }
 }
 
-/// The change is hardly larger than the error of rounding. Timed calls are compared with twice the tolerance, so the norm
+/// The change is hardly larger than the rounding error. Timed calls are compared with twice the tolerance, so the norm
 /// of the error does not show that most of the change was left out.
 #[test]
 fn timed_calls_make_a_change_of_the_size_of_rounding() {
@@ -181,8 +183,7 @@ fn timed_calls_make_a_change_of_the_size_of_rounding() {
     }
 }
 
-/// The order in which a kernel writes does not matter, as long as the indices of a row, or the pairs of indices, stay
-/// distinct.
+/// The order in which a kernel writes does not matter if the indices of a row, or the pairs of indices, stay distinct.
 #[test]
 fn new_indices_stay_distinct() {
     let backward = "build = { extra_flags = [\"-DBACKWARD\"] }\n";
@@ -265,7 +266,7 @@ fn kernels_with_torch_change_arguments_in_place() {
     }
 }
 
-/// The recorded function is the baseline, and changes its arguments itself.
+/// The recorded function is the baseline. It changes its arguments itself.
 #[test]
 fn recorded_function_is_a_baseline_that_changes_its_arguments() {
     let Some(python) = interpreter() else { return };

@@ -1,4 +1,4 @@
-//! The control socket and `ctl` during a real run: every command, hostile clients, other users.
+//! Tests the control socket and `ctl` during a real run: every command, hostile clients, and other users.
 
 pub mod client;
 mod foreign;
@@ -25,7 +25,8 @@ fn slow_plan(candidates: &[&str]) -> String {
     )
 }
 
-/// A scenario whose verifications take a while: its 80 captures are copies of two of the demo's softmax captures.
+/// A scenario whose verifications take a while, because it has 80 captures: copies of two of the demo's softmax
+/// captures.
 fn slow(candidates: &[&str]) -> Scenario {
     let scenario = Scenario::create();
     let from = opt_tests::data("demo/torch_nn_functional_softmax");
@@ -185,7 +186,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
 #[test]
 fn running_job_is_cancelled_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
-    // `verify.call_timeout` allows the call up to a minute.
+    // The default of `verify.call_timeout` allows the call up to a minute.
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = run.client();
     until("the loop is verified", || {
@@ -199,7 +200,7 @@ fn running_job_is_cancelled_before_its_call_ends() {
         client.call("result", &json!({ "candidate": "loops_forever", "wait": true })).expect("a result");
     assert_eq!(result["status"], "SKIPPED", "{result}");
     assert_eq!(result["blame"], "plan");
-    // If the run waited for the call, the candidate would end as TIMEOUT and not as SKIPPED.
+    // If cancelling waited for the call, the candidate would end as TIMEOUT and not as SKIPPED.
     let (outcome, summary) = run.finish(1);
     let kills = summary.policy("kill_worker");
     outcome.expect(kills.iter().any(|row| row["reason"] == "cancelled"), format_args!("{kills:?}"));
@@ -217,7 +218,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let first = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
-    // With another runtime folder, `ctl` does not find the run by itself, but the run's folder can be named.
+    // In another runtime folder, `ctl` does not find the run by itself, but a user can name the run's folder.
     let elsewhere = |arguments: &[&str]| {
         let mut command = scenario.command(arguments);
         command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
@@ -234,7 +235,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let socket = socket.to_str().expect("UTF-8");
     let one = scenario.run(&["ctl", "status", "--json", "--socket", socket]).expect_exit(0).json();
     assert_eq!(one["run"]["pid"], first.pid());
-    // A killed supervisor leaves its socket behind. `ctl` recognises it as stale, and the next run removes it.
+    // A killed supervisor leaves its socket behind. `ctl` recognises the socket as stale, and the next run removes it.
     first.kill();
     scenario.run(&["ctl", "status"]).expect_exit(0);
     scenario

@@ -110,7 +110,7 @@ fn run_on_a_card_without_a_driver_is_refused() {
     let outcome = run("cuda:0").expect_exit(3);
     outcome.expect_stderr(&["the device `cuda:0` cannot be used"]);
     outcome.expect(!folder.exists(), "no run folder was made");
-    // Without a card, `auto` means the CPU, which does not run kernels without host code.
+    // Without a card, `auto` selects the CPU, which does not run kernels without host code.
     let outcome = run("auto").expect_exit(2);
     outcome.expect_stderr(&["means the CPU on this machine", "does not run on the CPU"]);
 }

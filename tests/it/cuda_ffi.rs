@@ -1,5 +1,5 @@
-//! CUDA sources whose host code launches the kernels and is called through tvm-ffi, on the emulated device. The tests
-//! need nvcc.
+//! Tests CUDA sources whose host code launches the kernels and is called through tvm-ffi, on the emulated device. The
+//! tests need nvcc.
 //!
 //! Launchers that use the C interface of tvm-ffi run with a minimal replacement for `libtvm_ffi.so`, which the test
 //! builds. Launchers that use the C++ interface are tried only if tvm-ffi is installed.
@@ -11,8 +11,8 @@ use opt_tests::{Scenario, Summary, data};
 use crate::cuda_launchers::toolkit;
 use crate::ffi::{build, real_library};
 
-/// A macro that is defined for the launcher and adds a mistake (`RIGHT` adds none), the expected status, and a text
-/// that the detail contains.
+/// One row for each macro that can be defined for the launcher. The macro adds a mistake, except `RIGHT`, which adds
+/// none. The row also has the expected status and a text that the detail contains.
 const LAUNCHERS: [(&str, &str, &str); 3] = [
     ("RIGHT", "PASSED", ""),
     ("PAST_THE_END", "OUT_OF_BOUNDS", "in launch 1"),

@@ -1,5 +1,5 @@
-//! CUDA with host code on the emulated device. The tests need nvcc. They look for it in the folder that OPT_TEST_CUDA
-//! names, in `target/nvcc` (which `.ci/run` creates), and in `/usr/local/cuda`.
+//! Tests CUDA sources with host code on the emulated device. The tests need nvcc, which they look for in the folder
+//! that OPT_TEST_CUDA names, in `target/nvcc` (which `.ci/run` creates), and in `/usr/local/cuda`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use opt_tests::{Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
-/// The launchers, each with its job, its status, and parts of its detail.
+/// The launchers. Each row has the launcher, its job, its status, and parts of its detail.
 const LAUNCHERS: [(&str, &str, &str, &[&str]); 28] = [
     ("relu", "right", "PASSED", &[]),
     ("relu", "side_stream", "PASSED", &[]),
@@ -44,7 +44,8 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 28] = [
     ("matmul", "matmul_on_tensor_cores", "PASSED", &[]),
 ];
 
-/// The folder of a toolkit, as `[build] toolchain` names it; `None` and a message if there is no nvcc.
+/// Returns the folder of a CUDA toolkit, in the form that `[build] toolchain` accepts. If there is no nvcc, prints a
+/// message and returns `None`.
 pub fn toolkit() -> Option<PathBuf> {
     let named = std::env::var_os("OPT_TEST_CUDA").map(PathBuf::from);
     let installed = || Some(repository().join("target/nvcc")).filter(|folder| folder.is_dir());

@@ -1,5 +1,5 @@
-//! Switches many times from verification to timing and back: no memory sample shows a verifier and a profiler
-//! working at the same time.
+//! Switches many times from verification to timing and back. No sample of memory may show a verifier and a profiler at
+//! work at the same time.
 
 use std::path::Path;
 
@@ -17,13 +17,13 @@ fn cycles(count: u32, verifiers: u32) {
     outcome.expect_clean(&run, &scenario.runtime());
 
     let evidence = evidence::read(&run, &summary.document).unwrap_or_else(|trouble| outcome.fail(trouble));
-    // On a busy machine, timing may reject a candidate, so not all of them have to pass.
+    // On a busy machine, timing may reject a correct candidate, so not all of them have to pass.
     let right = count * TIMED;
     outcome.expect(
         (count as usize..=right as usize).contains(&evidence.candidates_passed),
         format_args!("{} of {right} passed", evidence.candidates_passed),
     );
-    // An attempt without a result is repeated after all other work, which adds a switch.
+    // An attempt without a result is repeated after all other work, which causes one more switch.
     let cycles = evidence.cycles_ended.len();
     outcome.expect(count as usize <= cycles, format_args!("{cycles} of {count} cycles"));
     outcome.expect_equal(evidence.switches.len(), cycles, "switches");
@@ -38,7 +38,7 @@ fn cycles(count: u32, verifiers: u32) {
         let idle = evidence.idle.get(role).copied().unwrap_or(0);
         outcome.expect(idle <= IDLE_WORKER.get(), format_args!("an idle {role} owes {idle} bytes"));
         let seen = evidence.at_work.get(role).copied().unwrap_or(0);
-        // A runner may be dead before the next sample is due, so not every cycle has a sample of it.
+        // A runner may have died before the next sample is due, so some cycles have no sample of a runner.
         outcome.expect(0 < seen, format_args!("a {role} was seen at work {seen} times"));
         outcome.expect(evidence.ready_ms.contains_key(role), format_args!("a {role} was started"));
     }

@@ -1,4 +1,4 @@
-//! Runs the demo: every candidate ends as intended, and none leaves a process or a file behind.
+//! Runs the demo. Every candidate must end as intended, and none may leave a process or a file behind.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,8 @@ fn every_candidate_of_the_demo_ends_as_expected() {
 
     for (job, names) in GOOD {
         outcome.expect_equal(summary.job(job)["status"].as_str(), Some("PASSED"), job);
-        // On a busy machine, there may be no winner, or another candidate may be ahead. The ranking is then unsettled.
+        // On a busy machine, there may be no winner, or a candidate other than the expected one may be ahead. The
+        // ranking is then unsettled.
         let (winner, ranking) = (&summary.job(job)["winner"], &summary.job(job)["ranking"]);
         outcome.expect(
             winner.is_null() || winner == "fast" || ranking == "unsettled",

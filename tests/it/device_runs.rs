@@ -1,5 +1,5 @@
-//! Whole runs with `device = "cuda:0"` on a simulated card (twins of NVML and libcuda): leases, ceilings, locks, and
-//! the loss of the card.
+//! Tests whole runs with `device = "cuda:0"` on a simulated card (twins of NVML and libcuda): leases, ceilings, locks,
+//! and the loss of the card.
 
 use std::process::Child;
 use std::time::Instant;
@@ -69,7 +69,7 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     outcome.expect_equal(document["run"]["device_kind"].as_str(), Some("cuda"), "its kind");
     let totals = &document["memory"];
     outcome.expect_equal(totals["device_ceiling_bytes"].as_u64(), Some(1 << 30), "the ceiling");
-    // The kernel may start and end between two samples of the card's memory. The recorded peak is then 0.
+    // The kernel may start and end between two samples of the card's memory. In this case, the recorded peak is 0.
     let peak = totals["device_peak_bytes"].as_u64();
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
     // The lease covers a context, inputs, outputs and workspaces.
@@ -78,8 +78,8 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     outcome.expect(summary.policy("device_in_use").is_empty(), "no other process uses the card");
 }
 
-/// The twin's clock is virtual: an instruction of a warp takes 40 us, and the host waits as it would for a card. `once`
-/// launches the kernel once per call, and `twice` launches it twice.
+/// The twin's clock is virtual: an instruction of a warp takes 40 us, and the host waits for the twin as it would wait
+/// for a card. `once` launches the kernel once per call, and `twice` launches it twice.
 #[test]
 fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
     let launch = "[[job.candidate.launch]]\nsymbol = \"naive\"\ngrid = \"ceil_div(out.numel, 64)\"\nblock = 64\n\
@@ -128,7 +128,7 @@ fn worker_above_the_device_ceiling_is_killed_after_the_reason_is_recorded() {
     let (outcome, summary) = run(&scenario, &grows, 1);
     let verdict = summary.verdict("relu", ENDLESS.0);
     outcome.expect_equal(verdict, (Some("DEVICE_MEMORY_LIMIT"), Some("candidate")), "its verdict");
-    // The attempt is repeated once in a fresh worker.
+    // The attempt is repeated once, in a new worker.
     let workers = list(&summary.document["workers"]);
     let reasons: Vec<&Value> =
         summary.policy("kill_worker").into_iter().filter(|row| row["reason"] == "device_ceiling").collect();
@@ -142,7 +142,8 @@ fn worker_above_the_device_ceiling_is_killed_after_the_reason_is_recorded() {
     outcome.expect_equal(peak, Some(TOO_MUCH * MIB), "the peak");
 }
 
-/// A script for a card that shares the host's memory: NVML reports neither its total memory nor its utilisation.
+/// Returns a script for a card that shares the host's memory. NVML reports neither the total memory nor the utilisation
+/// of such a card.
 fn unified(mib: &[(u64, u64)]) -> Script {
     let card = Device { total_mib: None, utilisation: None, processes: vec![with_context(mib)], ..device() };
     Script { devices: vec![card], ..Script::default() }
@@ -157,8 +158,8 @@ fn memory_of_a_unified_card_is_measured_by_its_processes() {
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
 }
 
-/// The kernel holds less memory on the device than the ceiling. With the memory of the run's processes on the host, the
-/// sum is above the ceiling.
+/// The kernel uses less memory on the device than the ceiling allows. The memory of the run's processes on the host is
+/// added, and the sum exceeds the ceiling.
 #[test]
 fn ceiling_of_unified_memory_covers_host_and_device() {
     const NEAR_THE_CEILING: u64 = 1020;
@@ -188,7 +189,7 @@ fn memory_that_is_freed_late_does_not_quarantine_the_card() {
     outcome.expect(summary.policy("device_not_returned").is_empty(), "the memory was freed in time");
 }
 
-/// Takes more than 30 seconds: the supervisor waits that long for the memory.
+/// This test takes more than 30 seconds, because the supervisor waits that long for the memory to be freed.
 #[test]
 fn card_that_keeps_memory_is_quarantined_and_later_candidates_do_not_run() {
     let lingering = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
@@ -217,7 +218,8 @@ fn other_processes_on_the_card_are_reported() {
     outcome.expect_equal(rows.len(), 1, "policy rows");
     outcome.expect_equal(rows[0]["numbers"]["device_bytes"].as_u64(), Some(200 * MIB), "theirs");
     let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
-    // The kernel may be done between two samples. Memory of other processes would make the peak larger.
+    // If the kernel ends between two samples, the peak is 0. If memory of other processes counted, the peak would be
+    // larger.
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
 }
 

@@ -16,8 +16,8 @@ fn protection<'d>(document: &'d Value, name: &str) -> &'d Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Checks that the document lists every protection in order with its purpose and its proof, gives a reason and
-/// advice for each missing one, and names the needed ones that are missing.
+/// Checks that the document lists every protection in order, with its purpose and its proof. If a protection is
+/// missing, the document must give a reason and advice, and must name the protection if it is needed.
 #[track_caller]
 fn check(outcome: &Outcome, document: &Value) {
     let names: Vec<&str> =
@@ -100,7 +100,7 @@ fn doctor_text_has_a_line_for_every_protection() {
     ]);
 }
 
-/// With so few file descriptors, `doctor` cannot start a canary, the process that proves a protection.
+/// With so few file descriptors, `doctor` cannot start a canary, which is the process that proves a protection.
 #[test]
 fn untested_protection_is_not_claimed() {
     let scenario = Scenario::create();
@@ -133,11 +133,11 @@ fn run_reports_the_protections_of_the_doctor() {
         let name = it["name"].as_str().unwrap_or_default();
         outcome.expect_equal(&protection(host, name)["present"], &it["present"], name);
     }
-    // Every protection that a runner reports is in the list of `doctor`.
+    // `doctor` must list every protection that a runner reports.
     for it in list(&host["protections"]) {
         outcome.expect(!protection(&document, it["name"].as_str().unwrap_or_default()).is_null(), it);
     }
-    // Each missing protection is printed once.
+    // Each missing protection must be printed exactly once.
     for it in list(&host["protections"]).iter().filter(|it| it["present"] == false) {
         let name = it["name"].as_str().unwrap_or_default();
         let warning = format!("the protection `{name}` is not enforced on this machine ");
@@ -145,7 +145,7 @@ fn run_reports_the_protections_of_the_doctor() {
     }
 }
 
-/// The figures depend on the machine, so only their order and a wide limit are tested.
+/// The figures depend on the machine, so the test checks only their order and a generous limit.
 #[test]
 fn timing_trial_reports_plausible_bounds_and_needs_a_compiler() {
     let scenario = Scenario::create();
@@ -157,7 +157,7 @@ fn timing_trial_reports_plausible_bounds_and_needs_a_compiler() {
     let bounds = trial["low"].as_f64().zip(trial["high"].as_f64());
     outcome.expect(bounds.is_some_and(|(low, high)| 0.0 < low && low <= 1.05 && low < high), trial);
     outcome.expect(document["timing"]["no_trial_because"].is_null(), "the trial took place");
-    // Without a compiler, `doctor` leaves out the trial and answers the rest as usual.
+    // Without a compiler, `doctor` leaves out the trial and reports everything else as usual.
     let mut command = Command::new(binary());
     command.args(["doctor", "--timing"]).env("PATH", "").current_dir(scenario.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");

@@ -1,5 +1,5 @@
-//! Faults of the machine during a run: a full disk, a removed folder, lost and damaged files, low resource limits. No
-//! candidate is blamed, nothing that was finished is lost, and the message says what happened.
+//! Tests faults of the machine during a run: a full disk, a removed folder, lost and damaged files, low resource
+//! limits. No candidate is blamed, no finished work is lost, and the message says what happened.
 
 mod baseline;
 mod captures;
@@ -22,7 +22,8 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// A scenario with a plan whose last candidate takes a second, so that faults can be injected while it runs.
+/// A scenario with a plan whose last candidate takes a second, so that a test can inject faults while this candidate
+/// runs.
 pub fn scenario() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -31,7 +32,7 @@ pub fn scenario() -> Scenario {
     Scenario::with_plan(&plan.text())
 }
 
-/// Starts a run of [`scenario`] and waits until a candidate has passed, which the baseline does first.
+/// Starts a run of [`scenario`] and waits until the first candidate, the baseline, has passed.
 fn started(scenario: &Scenario) -> LiveRun<'_> {
     let run = LiveRun::start(scenario, &["--quiet"]);
     until("a candidate has passed", || {
@@ -51,7 +52,7 @@ pub fn verdicts_are_right(outcome: &Outcome, summary: &Summary) {
 }
 
 /// Kills the supervisor in the middle of a run, changes the run's folder, and resumes the run. If the resumed run ends
-/// with exit code 0, its verdicts must be right.
+/// with exit code 0, checks that its verdicts are right.
 fn resumed_after(change: impl FnOnce(&Path)) -> Outcome {
     let scenario = scenario();
     let run = started(&scenario);
@@ -105,7 +106,8 @@ fn resumed_run_repeats_only_builds_whose_library_is_altered() {
         if is_altered {
             let mut libraries = fs::read_dir(folder.join("artifacts")).expect("readable").flatten();
             let library = libraries.next().expect("a library").path();
-            // The file is not writable, because candidates with equal libraries share it. Replace it.
+            // Replace the file instead of writing to it. It is not writable, because candidates with equal libraries
+            // share it.
             let mut bytes = fs::read(&library).expect("readable");
             bytes.push(0);
             fs::remove_file(&library).expect("removed");
@@ -224,7 +226,8 @@ fn run_names_a_resource_limit_that_is_too_low() {
     verdicts_are_right(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
 }
 
-/// If memory runs out, Linux first ends the process with the highest score: runners and compilers (1000), then workers.
+/// If memory runs out, Linux first kills the process with the highest score: runners and compilers (1000), then
+/// workers.
 #[test]
 fn workers_have_a_name_and_a_raised_oom_score_unlike_their_supervisor() {
     let score = |pid: &Value| -> i32 {

@@ -1,5 +1,5 @@
-//! Kernels built for tvm-ffi run unchanged: the loader finds the tvm-ffi library in a private folder that the plan
-//! names, feedback shows the kernels' errors, and load failures are explained.
+//! Tests that kernels built for tvm-ffi run unchanged: the loader finds the tvm-ffi library in a private folder that
+//! the plan names, feedback shows the kernels' errors, and load failures are explained.
 //!
 //! The tests build a minimal replacement for `libtvm_ffi.so`. If the Python package `apache-tvm-ffi` is installed in
 //! `target/tvm-ffi`, or if OPT_TVM_FFI names a folder with `include` and `lib`, they use the real library too.
@@ -18,7 +18,7 @@ fn kernel(name: &str) -> PathBuf {
     data("kernels/ffi").join(name)
 }
 
-/// Runs `cc` without a sandbox, as a user would.
+/// Runs `cc` without a sandbox, as users would when they build a kernel themselves.
 pub fn build(output: &Path, source: &Path, arguments: &[&str]) {
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-O1", "-I"]).arg(data("../../worker/include"));
@@ -31,7 +31,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("tests run in folders with plain names").to_owned()
 }
 
-/// Captures, kernels, and the replacement library in the folder `private`. Each test adds its plan.
+/// A scenario with captures, kernels, and the replacement library in the folder `private`. Each test adds its plan.
 fn scenario() -> Scenario {
     let scenario = Scenario::create();
     scenario.copy_captures(&data(CAPTURES), "captures");
@@ -45,7 +45,7 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// A plan over the float32 captures with verification alone. Profiles load libraries in the same way.
+/// A plan for the float32 captures that only verifies. Profiles load libraries in the same way.
 fn plan(candidates: &[&str], build: &str) -> String {
     format!(
         "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\"]\n{build}\n\
@@ -83,13 +83,14 @@ fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, s
 }
 
 /// If root starts the run, a runner has its own user, which may neither enter the folder nor read the library. If an
-/// ordinary user starts it, the runner has the uid of this user, who may do both.
+/// ordinary user starts the run, the runner has the uid of that user, who may do both.
 #[test]
 fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
     for user in users() {
         let scenario = scenario();
         let library = scenario.path().join("private/libtvm_ffi.so");
-        // Some code generators link like this: the kernel uses the library's symbols without naming the library.
+        // Some code generators link in this way, so that the kernel uses the library's symbols but does not name the
+        // library.
         build(&scenario.path().join("does_not_name_it.so"), &kernel("works.c"), &["-Wl,-z,undefs"]);
         scenario.write(
             "plan.toml",
@@ -115,7 +116,7 @@ fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
     }
 }
 
-/// Tensors that a function returns instead of writing those that are passed.
+/// These functions return new tensors instead of writing to the tensors that they are passed.
 #[test]
 fn returned_tensors_are_checked_and_copied() {
     let scenario = scenario();
@@ -146,7 +147,7 @@ fn returned_tensors_are_checked_and_copied() {
     );
     let (outcome, summary) = run_as(User::Own, &scenario);
     expect(&outcome, &summary, "returns", "PASSED", &[]);
-    // Its plan function takes the outputs, for every entry.
+    // The plan function of this kernel takes the outputs, for every entry.
     expect(&outcome, &summary, "returns_with_plan", "PASSED", &[]);
     let found = summary.candidate("job", "returns");
     outcome.expect_equal(found["verify"]["output"].as_str(), Some("returned"), "how it gives its output");
@@ -194,7 +195,7 @@ fn load_failure_has_the_loaders_message_and_advice() {
     expect(&outcome, &summary, "other_name", "LOAD_ERROR", &["`__tvm_ffi_run`", "`run`", "`symbol`"]);
 }
 
-/// Returns a folder with tvm-ffi's headers in `include` and its library in `lib`, if there is one.
+/// Returns a folder that has tvm-ffi's headers in `include` and its library in `lib`, or `None` if there is none.
 pub fn real_library() -> Option<PathBuf> {
     let named = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from);
     let installed = || {
@@ -212,7 +213,7 @@ pub fn real_library() -> Option<PathBuf> {
     found
 }
 
-/// Uses the real library and its headers, if they are installed.
+/// This test uses the real library and its headers, if they are installed.
 #[test]
 fn kernels_with_the_real_headers_run_unchanged() {
     let Some(folder) = real_library() else { return };
@@ -224,7 +225,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
             ("returned", "-DLIST=ffi::Shape -DRETURNS"),
             ("a_list", "-DLIST=ffi::List<int64_t>"),
             ("a_tensor", "-DLIST=ffi::Tensor"),
-            // One entry normalises over two axes.
+            // One of the entries normalises over two axes.
             ("a_tuple", "-DLIST=ffi::Tuple<int64_t>"),
             ("a_string", "-DLIST=ffi::String"),
         ];

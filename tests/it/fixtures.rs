@@ -1,11 +1,12 @@
-//! Runs `inspect FILE --json --digests` on every golden fixture, and compares the output with what torch reads.
+//! Runs `inspect FILE --json --digests` on every golden fixture, and compares the output with the values that torch
+//! reads.
 
 use std::path::Path;
 
 use opt_tests::{Outcome, Scenario, data};
 use serde_json::Value;
 
-/// The number of fixtures, so that the test notices if it reads only some of them.
+/// The number of fixtures. It is fixed here, so that the test notices if it reads only some of them.
 const FIXTURES: usize = 140;
 
 fn read(path: &Path) -> Value {
@@ -41,7 +42,7 @@ fn every_fixture_is_inspected_as_expected() {
     assert!(wrong.is_empty(), "{} of {FIXTURES} differ; the first: {}", wrong.len(), wrong[0]);
 }
 
-/// Returns what is wrong with an answer; `None` if it is right.
+/// Returns what is wrong with the output, or `None` if it is right.
 fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
     let found = outcome.json();
     let wanted = expected["outcome"].as_str().expect("an expectation has an outcome");
@@ -62,7 +63,7 @@ fn difference(outcome: &Outcome, expected: &Value) -> Option<String> {
     }
 }
 
-/// The first difference between two documents, with both values.
+/// Returns the first difference between two documents, with both values.
 fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<String> {
     match (found, expected) {
         (Value::Object(left), Value::Object(right)) => {

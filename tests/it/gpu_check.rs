@@ -1,4 +1,4 @@
-//! `gpu-check` without a driver, and as a dry run over the twins of libcuda and NVML.
+//! Tests `gpu-check` without a driver, and as a dry run over the twins of libcuda and NVML.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,7 +38,7 @@ fn document(scenario: &Scenario) -> Value {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// The rows of a step: the judgement and the whole text of each.
+/// Returns the rows of a step: the judgement and the whole text of each row.
 fn rows(document: &Value, step: &str) -> Vec<(String, String)> {
     let found = list(&document["steps"]).iter().find(|it| it["step"] == step);
     let found = found.unwrap_or_else(|| panic!("no step {step}"));
@@ -51,7 +51,7 @@ fn rows(document: &Value, step: &str) -> Vec<(String, String)> {
 #[test]
 fn check_without_a_driver_exits_with_3() {
     let scenario = Scenario::create();
-    // One step is enough on a machine with a driver.
+    // If this machine has a driver, one step is enough.
     let arguments = ["--dir", ".", "--steps", "relu"];
     let outcome = run(&scenario, scenario.command_of(&program(), &arguments), &arguments);
     if outcome.code == Some(0) {
@@ -91,7 +91,7 @@ fn dry_run_gives_an_answer_for_every_step() {
             outcome.expect(is_fine, format_args!("{name}: {row}"));
         }
     }
-    // Kernels and faults are judged, and compared with the emulated device.
+    // These rows judge kernels and faults, and compare them with the emulated device.
     for (step, words) in [
         ("matmul", "the same bits on both"),
         ("trap", "CUDA_ERROR_LAUNCH_FAILED (719), PTX line"),

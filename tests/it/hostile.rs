@@ -1,4 +1,4 @@
-//! Replays the fuzz corpora: every reader handles the seeds and the inputs that once did harm.
+//! Replays the fuzz corpora: every reader must handle the seeds and the inputs that once caused a failure.
 
 use std::sync::mpsc;
 

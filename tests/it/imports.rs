@@ -1,5 +1,5 @@
-//! `opt-supervisor import`: projects of other tools become plans whose candidates run. The imports need an interpreter
-//! with torch.
+//! Tests `opt-supervisor import`, which turns projects of other tools into plans whose candidates run. The tests need
+//! an interpreter with torch.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use opt_tests::{Outcome, Scenario, Summary, data};
 
 use crate::python_kernels::interpreter;
 
-/// The problems of `tests/data/kernelbench`, of the kinds that levels 1 and 2 of KernelBench have. In each, `ModelNew`
-/// computes the same as `Model` in another way.
+/// The problems of `tests/data/kernelbench`, which are of the same kinds as those in levels 1 and 2 of KernelBench. In
+/// each problem, `ModelNew` computes the same as `Model` in another way.
 const PROBLEMS: [&str; 20] = [
     "01_matmul",
     "02_batched_matmul",
@@ -38,7 +38,7 @@ fn problem(name: &str) -> PathBuf {
     data("kernelbench").join(format!("{name}.py"))
 }
 
-/// A scenario with a separate temporary folder for the importers, and the interpreter to use.
+/// Returns a scenario with a separate temporary folder for the importers, and the interpreter to use.
 fn prepared() -> Option<(Scenario, PathBuf)> {
     let python = interpreter()?;
     let scenario = Scenario::create();
@@ -46,7 +46,7 @@ fn prepared() -> Option<(Scenario, PathBuf)> {
     Some((scenario, python))
 }
 
-/// Imports into `imported`, and checks that no temporary file is left.
+/// Imports a project into the folder `imported`, and checks that no temporary file is left.
 fn import(scenario: &Scenario, python: &Path, arguments: &[&str]) -> Outcome {
     let python = python.to_str().expect("a path in UTF-8");
     let all = [&["import"], arguments, &["-o", "imported/plan.toml", "--python", python]].concat();
@@ -86,7 +86,7 @@ fn twenty_kernelbench_problems_are_imported_and_verified_in_one_plan() {
     }
 }
 
-/// A `ModelNew` in another file is constructed with what the problem's `get_init_inputs` returns.
+/// A `ModelNew` that is in another file is constructed with the values that the problem's `get_init_inputs` returns.
 #[test]
 fn model_with_weights_is_timed_against_problems_model() {
     let Some((scenario, python)) = prepared() else { return };
@@ -125,7 +125,7 @@ fn model_with_weights_is_timed_against_problems_model() {
     }
 }
 
-/// In training mode, a model changes its running statistics. They are judged like its output.
+/// In training mode, a model changes its running statistics, which are judged like its output.
 #[test]
 fn running_statistics_of_a_model_in_training_are_judged() {
     let Some((scenario, python)) = prepared() else { return };
@@ -163,7 +163,7 @@ fn kernelforge_project_is_imported_and_verified() {
     let (outcome, summary) = run(&scenario, &["--set", VERIFY]);
     expect_passed(&outcome, &summary, op, "kernel");
     expect_passed(&outcome, &summary, op, "torch");
-    // A second import is refused, because the plan exists.
+    // A second import is refused, because the plan already exists.
     import(&scenario, &python, &["kernelforge", "project"]).expect_exit(1).expect_stderr(&["plan.toml"]);
 }
 
@@ -211,7 +211,7 @@ fn flashinfer_trace_data_set_is_imported_and_verified() {
         outcome.expect_equal(&written["spec"][field], &solution["spec"][field], field);
     }
     scenario.run(&named).expect_exit(3).expect_stderr(&["twice-cpp.json exists"]);
-    // Sources that have changed since they were judged are not written.
+    // Sources are not written if they have changed since they were judged.
     scenario.write("imported/kernels/twice/twice-cpp/main.cpp", "int run() { return 0; }");
     let elsewhere =
         ["report", "imported/runs/plan", "--solutions", "other", "--candidate", "twice/twice-cpp"];

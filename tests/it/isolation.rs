@@ -1,8 +1,8 @@
-//! Hostile candidates: none of them achieves its goal.
+//! Runs hostile candidates and checks that none of them achieves its goal.
 //!
-//! The tables here and in `bombs` list how kernels in `tests/data/kernels/hostile` must end. A kernel whose attempt
-//! must have no effect also computes the right result, and passes. If the attempt has an effect, the kernel prints it
-//! and aborts.
+//! The tables here and in `bombs` list how kernels in `tests/data/kernels/hostile` must end. If a kernel's hostile
+//! attempt must have no effect, the kernel also computes the right result, and passes. If the attempt has an effect
+//! after all, the kernel prints this and aborts.
 
 mod bombs;
 mod builds;
@@ -34,7 +34,7 @@ const CRASHED: &[&str] = &["CRASHED"];
 const TIMEOUT: &[&str] = &["TIMEOUT"];
 const NONDETERMINISTIC: &[&str] = &["NONDETERMINISTIC"];
 
-/// Kernels that are verified with inputs of many pages, which are mapped from the capture.
+/// Kernels that are verified with inputs of many pages. These inputs are mapped from the capture.
 const AGAINST_INPUTS: &[Expected] = &[
     ends("reads_beside_its_inputs.c", PASSED, ""),
     ends("stores_after_mprotect.c", &["INPUT_MUTATED"], "`input`"),
@@ -42,8 +42,8 @@ const AGAINST_INPUTS: &[Expected] = &[
     ends("stores_through_the_kernel.c", PASSED, ""),
 ];
 
-/// Versions of `reads_beside_its_inputs.c` that must fail, each with the macro that it is compiled with and a part of
-/// standard error. Each proves that one of the searches works.
+/// Versions of `reads_beside_its_inputs.c` that must fail, which proves that each of its searches works. Each row has
+/// the macro that the version is compiled with, and a part of standard error.
 const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_MEMORY", "before anything, in memory"),
     ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
@@ -83,7 +83,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("runs_under_timers.c", PASSED, ""),
     ends("blocks_signals_and_hangs.c", TIMEOUT, ""),
     ends("waits_for_its_clone.c", PASSED, ""),
-    // Its allocation is refused, and it aborts.
+    // The allocation of this kernel is refused, so the kernel aborts.
     ends("eats_shared_memory.c", CRASHED, "SIGABRT"),
     ends("eats_page_tables.c", &["HOST_MEMORY_LIMIT"], "limits.memory"),
     ends("eats_thread_local_memory.c", &["HOST_MEMORY_LIMIT"], "of memory was refused"),
@@ -94,7 +94,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
 ];
 
-/// Kernels that only `mseal` stops. On Linux before 6.10, which has no `mseal`, a candidate can change its own view of
+/// Kernels that only `mseal` stops. On Linux before 6.10, which lacks `mseal`, a candidate can change its own view of
 /// an input.
 const SEALED_ONLY: &[&str] = &[
     "reads_beside_its_inputs",
@@ -130,7 +130,7 @@ fn stem(file: &str) -> &str {
     file.split('.').next().unwrap_or(file)
 }
 
-/// A kernel, the statuses with which it may end, and a part of its detail or of standard error.
+/// A kernel, the statuses that it may end with, and a part of its detail or of standard error.
 type Row<'a> = (&'a str, &'static [&'static str], &'a str);
 
 fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {
@@ -164,7 +164,8 @@ fn search_beside_inputs(user: User) {
     scenario.write("include/markers.h", markers.header());
     let mut plan = format!("[run]\nstages = [\"build\", \"verify\"]\n{LIMITS}");
     plan = plan.replace("[build]", "[build]\ninclude = [\"include\"]");
-    // Scanning the address space is slow on a busy machine. No kernel of this plan hangs, so a long limit is harmless.
+    // Scanning the address space is slow on a busy machine. A long limit does no harm, because no kernel of this plan
+    // hangs.
     plan = plan.replace("\"10s\"", "\"60s\"");
     plan += "\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\nbaseline = \"good\"\n";
     plan += &candidate("good", "good.c", "");
@@ -196,7 +197,7 @@ fn run_hostile_candidates(user: User) {
     for (number, Expected { file, statuses, .. }) in AGAINST_THE_RUN.iter().enumerate() {
         plan += &candidate(stem(file), file, "");
         if statuses.contains(&"TIMEOUT") {
-            // This kernel hangs, so a short limit is enough even on a busy machine.
+            // A short limit is enough even on a busy machine, because this kernel hangs.
             plan += "verify = { call_timeout = \"500ms\" }\n";
         }
         if number % 12 == 11 {

@@ -1,5 +1,5 @@
-//! The log of a run: JSON lines in its folder, regardless of `RUST_LOG`, and readable lines on standard error, which
-//! `RUST_LOG` filters.
+//! Tests the log of a run: JSON lines in the run's folder, which do not depend on `RUST_LOG`, and readable lines on
+//! standard error, which `RUST_LOG` filters.
 
 use opt_tests::summary::list;
 use opt_tests::{Outcome, Scenario, Summary};

@@ -1,5 +1,5 @@
-//! Laws 3 and 5 (ARCHITECTURE.md) on real runs: `check` names the memory that a run needs, and measurements agree with
-//! predictions.
+//! Tests laws 3 and 5 (ARCHITECTURE.md) on real runs: `check` names the memory that a run needs, and measurements agree
+//! with predictions.
 
 use opt_tests::{Outcome, Scenario, Summary, data, summary::list};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::report::browser::skipped;
 
 const MIB: u64 = 1 << 20;
-/// Measured figures may differ from predictions by ten percent, or by this much if that is more.
+/// The tolerance for differences between measured and predicted figures, if ten percent of the prediction is less.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
@@ -57,7 +57,7 @@ fn run_stays_under_its_ceiling_and_refuses_a_candidate_that_does_not_fit() {
     for ceiling in [smallest * 2, smallest + smallest / 4, smallest + MIB, smallest] {
         let (outcome, summary) = run_under(&scenario, ceiling, 0);
         let memory = &summary.document["memory"];
-        // The highest sample of all processes of the run.
+        // The peak is the highest sample of the sum over all processes of the run.
         peak = bytes(&outcome, memory, "peak_owed_bytes");
         outcome.expect(peak <= ceiling, format_args!("{peak} owed under a ceiling of {ceiling}"));
         for phase in list(&memory["phases"]) {
@@ -98,7 +98,7 @@ fn plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
-/// A plan with a small candidate, and a large one that gcc needs 230 MiB to compile. `settings` has the table
+/// A plan with a small candidate and a large one, for which gcc needs 230 MiB. `settings` contains the table
 /// `[memory]`, if any, and the start of the table `[build]`.
 fn with_a_large_source(settings: &str) -> Scenario {
     // A table of two million numbers.
@@ -145,7 +145,7 @@ fn low_ceiling_reduces_the_memory_of_compilers() {
     outcome.expect(peak <= 256 * MIB, format_args!("{peak} owed under a ceiling of 256 MiB"));
 }
 
-/// The kernel reads its inputs and allocates nothing, so the owed memory must agree with the formula.
+/// The kernel only reads its inputs and allocates nothing, so the owed memory must agree with the formula.
 #[test]
 fn measurements_agree_with_predictions() {
     let scenario = Scenario::with_plan(&plan("", &workspace()));
@@ -167,8 +167,8 @@ fn measurements_agree_with_predictions() {
     outcome.expect_equal(seen, 2, "phases compared: one verified, one timed");
 }
 
-/// The verification that is granted last and the start of the spare are one decision, so the order of their times does
-/// not depend on how busy the machine is.
+/// One decision grants the last verification and starts the spare worker, so the order of their times does not depend
+/// on how busy the machine is.
 #[test]
 fn spare_is_started_while_the_last_verification_runs() {
     let scenario = Scenario::with_plan(&plan("[recycle]\nbefore_profile = \"always\"\n", ""));
@@ -199,8 +199,8 @@ fn spare_is_started_while_the_last_verification_runs() {
 #[test]
 fn missing_room_for_a_spare_is_reported() {
     let head = "[recycle]\nbefore_profile = \"always\"\n";
-    // With an output of eight bytes, a profile needs hardly more memory than a verification, so a ceiling that fits the
-    // profile leaves no room for a spare.
+    // With an output of eight bytes, a profile needs hardly more memory than a verification. A ceiling that fits the
+    // profile therefore leaves no room for a spare.
     let plan = plan(head, "").replace("\"1MiB\"", "\"256MiB\"").replace("\"entry_000000.pt\", ", "");
     let plan = plan.replace("[profile]\n", "[profile]\nvary = \"none\"\n");
     let scenario = Scenario::with_plan(&plan);
@@ -247,7 +247,8 @@ fn verifiers_work_side_by_side_and_a_profile_runs_alone() {
     let mut side_by_side = 0;
     for (index, one) in phases.iter().enumerate() {
         for other in &phases[index + 1..] {
-            // The phases of one worker follow each other, but the wall clock may step back by a millisecond in between.
+            // The phases of one worker follow each other, but the wall clock may step back by a millisecond between
+            // them.
             if one["worker"] != other["worker"] && overlaps(one, other) {
                 side_by_side += 1;
                 let is_timed = |phase: &Value| {

@@ -1,8 +1,9 @@
-//! Compares the help texts and error messages of the program with the snapshots in `tests/data/messages`, so that a
-//! change of wording is noticed.
+//! Compares the program's help texts and error messages with the snapshots in `tests/data/messages`, so that a change
+//! of wording is noticed.
 //!
-//! If a text has changed, the test writes the new version beside the snapshot as `NAME.txt.new`. If it reads well, move
-//! it over the old file. Unit tests of the supervisor keep snapshots of plan mistakes and feedback in this folder too.
+//! If a text has changed, the test writes the new version beside the snapshot as `NAME.txt.new`. If the new text reads
+//! well, move it over the old file. Unit tests of the supervisor keep snapshots of plan mistakes and feedback in this
+//! folder too.
 
 mod source;
 

@@ -1,8 +1,8 @@
-//! A candidate gets its threads, both as root and as an ordinary user, no matter how many processes that user has, and
-//! its threads keep their CPUs.
+//! Tests that a candidate gets all its threads, as root and as an ordinary user, no matter how many processes that user
+//! has, and that its threads keep their CPUs.
 //!
-//! The first kernel fails if OpenMP starts fewer threads than requested. A limit on the user's processes would have
-//! that effect.
+//! The first kernel fails if OpenMP starts fewer threads than requested, which would happen if the sandbox limited the
+//! number of the user's processes.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

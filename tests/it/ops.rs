@@ -7,8 +7,8 @@ use std::path::Path;
 
 use opt_tests::{Scenario, Summary, binary, data, repository, summary::list};
 
-/// Each op, and the number of its entries that `dtypes` selects if it names the four float dtypes. Entries with complex
-/// or float8 tensors, and entries without any float tensor, are not selected.
+/// Each op, with the number of its entries that are selected if `dtypes` names the four float dtypes. Entries with
+/// complex or float8 tensors, and entries without any float tensor, are not selected.
 const OPS: &[(&str, u64)] = &[
     ("embedding", 6),
     ("linear", 5),
@@ -24,7 +24,7 @@ const OPS: &[(&str, u64)] = &[
     ("batch_norm", 5),
 ];
 
-/// For each dtype, the number of entries of each op that a plan selects if `dtypes` names only that dtype.
+/// For each dtype, the number of entries of each op that are selected if `dtypes` names only that dtype.
 const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     (
         "float32",
@@ -35,13 +35,13 @@ const BY_DTYPE: &[(&str, &[(&str, u64)])] = &[
     ("bfloat16", &[("embedding", 1), ("linear", 1), ("layer_norm", 1), ("conv2d", 1), ("max_pool2d", 1)]),
 ];
 
-/// Captures of attention have no signature, and the order of their keywords differs between entries. The plan therefore
-/// names the parameters and their defaults.
+/// The parameters of attention and their defaults. The plan must name them, because these captures have no signature,
+/// and the order of their keywords differs between entries.
 const ATTENTION: &str = r#"params = ["arg0", "arg1", "arg2", "attn_mask", "dropout_p", "is_causal", "scale"]
 defaults = { attn_mask = "none", dropout_p = 0.0, is_causal = false, scale = "none" }
 "#;
 
-/// The name of the folder with an op's captures.
+/// Returns the name of the folder with an op's captures.
 fn folder_of(op: &str) -> String {
     match op {
         "matmul" => "torch_matmul".to_owned(),
@@ -91,8 +91,8 @@ fn naive_kernels_pass_every_float_entry() {
         .collect();
     outcome.expect(wrong.is_empty(), format_args!("every op passes\n{}", wrong.join("\n")));
     outcome.expect_equal(summary.jobs().len(), OPS.len(), "number of jobs");
-    // These kernels allocate nothing, so the measured memory differs from the prediction by at most ten percent or
-    // 8 MiB, whichever is more.
+    // These kernels allocate nothing, so the measured memory may differ from the prediction by at most ten percent or 8
+    // MiB, whichever is more.
     for phase in list(&summary.document["memory"]["phases"]).iter().filter(|it| it["stage"] == "verify") {
         let figure =
             |field: &str| phase[field].as_u64().unwrap_or_else(|| outcome.fail(format_args!("{phase}")));
@@ -104,7 +104,7 @@ fn naive_kernels_pass_every_float_entry() {
     }
 }
 
-/// Up to 64 entries may share a runner. A runner with at most 64 open descriptors (`ulimit -n 64`) cannot hold the
+/// Up to 64 entries may share a runner, but a runner with at most 64 open descriptors (`ulimit -n 64`) cannot hold the
 /// descriptors of 64 entries at once.
 #[test]
 fn shared_runners_work_with_few_descriptors() {

@@ -1,9 +1,9 @@
-//! Plans with mistakes: each mistake is reported once with its position, the exit code is 2, and nothing is started.
-//! Mistakes on the command line are also reported before anything is started.
+//! Tests plans with mistakes: each mistake is reported once with its position, the exit code is 2, and nothing is
+//! started. Mistakes on the command line are also reported before anything is started.
 
 use opt_tests::{Outcome, Scenario, data, repository};
 
-/// The first three lines of a plan, with a valid job. The tests append their mistakes from line 4 on.
+/// Returns the first three lines of a plan, with a valid job. The tests add their mistakes from line 4 on.
 fn job() -> String {
     format!(
         "[[job]]\ncaptures = '{}'\nbaseline = '{}'\n",
@@ -12,7 +12,7 @@ fn job() -> String {
     )
 }
 
-/// The text after the job, the line and column of its mistake, and parts of the message.
+/// The text that follows the job, the line and the column of its mistake, and parts of the message.
 const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("[verify]\nrepeat = 3\n", "5:1", &["unknown key", "repeat = 3", "did you mean `repeats`?"]),
     ("[verifi]\nrepeats = 3\n", "4:2", &["verifi", "did you mean `verify`?"]),
@@ -37,7 +37,7 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
     ("name = \"abc\n", "4:12", &["not TOML"]),
 ];
 
-/// Checks that a plan is refused and nothing was done.
+/// Checks that a plan is refused and that nothing was done.
 fn expect_refused(scenario: &Scenario, arguments: &[&str]) -> Outcome {
     let outcome = scenario.run(arguments).expect_exit(2);
     outcome.expect(outcome.stdout.is_empty(), "standard output is empty");
@@ -103,7 +103,7 @@ fn mistakes_on_the_command_line_are_reported() {
     }
 }
 
-/// Without `--resume`, a run does not write into a folder that has files already.
+/// Without `--resume`, a run refuses to write into a folder that already contains files.
 #[test]
 fn run_refuses_non_empty_folder() {
     let scenario = Scenario::with_plan(&job());

@@ -1,4 +1,4 @@
-//! What a kernel prints is kept and shown when it fails, whether or not its process dies.
+//! Tests that the output of a kernel is recorded, and shown when the kernel fails, whether or not its process dies.
 
 use opt_tests::{Scenario, data};
 

@@ -1,5 +1,5 @@
-//! Runs the tests of the Python packages, with the interpreter of the environment that `.ci/run` creates for torch, or
-//! else with `python3`.
+//! Runs the tests of the Python packages. The interpreter is that of the environment that `.ci/run` creates for torch,
+//! or else `python3`.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn recorder_passes_its_own_tests() {
         return;
     };
     let scenario = Scenario::create();
-    // All files but those of the client, which `client_passes_its_own_tests` runs.
+    // Run all files except those of the client, which `client_passes_its_own_tests` runs.
     let outcome = unittest(&scenario, &python, "test_[!c]*.py").expect_exit(0);
     outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
 }

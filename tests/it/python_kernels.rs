@@ -1,5 +1,5 @@
-//! Kernels written in Python: correct ones in every form, and ones that misbehave. They need an interpreter with torch:
-//! the one that OPT_TEST_PYTHON names, that of the environment that `.ci/run` makes, or `python3`.
+//! Tests kernels written in Python: correct ones in every form, and ones that misbehave. The tests need an interpreter
+//! with torch: the one that OPT_TEST_PYTHON names, that of the environment that `.ci/run` makes, or `python3`.
 
 mod clock;
 mod zygotes;
@@ -13,12 +13,12 @@ use opt_tests::{Outcome, Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
-/// The candidates that pass, and how they produce their outputs.
+/// The candidates that pass, each with the way in which it produces its outputs.
 const GOOD: [(&str, &str); 6] = [
     ("returns", "returned"),
     ("writes", "written"),
     ("model", "returned"),
-    // These try to misbehave, and do not succeed.
+    // The next candidates try to misbehave, and do not succeed.
     ("floods_stdout", "returned"),
     ("forks", "returned"),
     ("reads_what_it_may_not", "returned"),
@@ -65,7 +65,7 @@ pub fn interpreter() -> Option<PathBuf> {
     found
 }
 
-/// The interpreter; `None` if there is none, or if this user cannot run it.
+/// Returns the interpreter, or `None` if there is none or this user cannot run it.
 fn interpreter_of(user: User) -> Option<PathBuf> {
     let python = interpreter()?;
     let mut command = Command::new(&python);
@@ -100,7 +100,7 @@ fn all_kernels() -> Vec<&'static str> {
     GOOD.iter().map(|(name, _)| *name).chain(BAD.iter().map(|(name, ..)| *name)).collect()
 }
 
-/// Expects the right verdict on each of these kernels.
+/// Checks that each of these kernels has the right verdict.
 fn expect_verdicts(outcome: &Outcome, summary: &Summary, names: &[&str]) {
     let found = |name: &str| summary.candidate("softmax", name);
     for (name, output) in GOOD.iter().copied().filter(|(name, _)| names.contains(name)) {
@@ -133,7 +133,7 @@ fn expect_verdicts(outcome: &Outcome, summary: &Summary, names: &[&str]) {
     );
 }
 
-/// The recorded function, kernels in Python and a kernel in C are ranked in one table.
+/// One table ranks the recorded function, kernels in Python and a kernel in C.
 #[test]
 fn kernels_in_python_and_c_are_timed_beside_torch() {
     let Some(python) = interpreter() else { return };
@@ -160,11 +160,12 @@ fn kernels_in_python_and_c_are_timed_beside_torch() {
         faster["speedup"]["value"].as_f64().is_some_and(|it| 0.0 < it),
         "there is a speed-up against torch",
     );
-    // A call of the recorded function can be reproduced alone.
+    // A call of the recorded function can be repeated alone.
     scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
 }
 
-/// Along an expanded axis, the recorded output has one element, so only one can be copied. The others must be equal.
+/// Along an expanded axis, the recorded output has only one element in memory, so only one value can be copied. The
+/// other values must be equal to it.
 #[test]
 fn returned_tensor_may_be_expanded_like_the_recorded_one() {
     let Some(python) = interpreter() else { return };

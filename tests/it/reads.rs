@@ -1,6 +1,6 @@
-//! Tests how much a verification reads of captures that are not in the page cache: for a sparse kernel, little more
-//! than the rows that the kernel touches, and for a dense kernel, everything. Verification and timing leave no pages in
-//! the cache.
+//! Tests how much a verification reads of captures that are not in the page cache. For a sparse kernel, this is little
+//! more than the rows that the kernel touches, and for a dense kernel, it is everything. Verification and timing must
+//! leave no pages in the cache.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::report::browser::skipped;
 
-/// Generates captures of two tables of about 142 MB and 25 MB.
+/// Generates captures of lookups in two tables, of about 142 MB and 25 MB.
 fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     let program = binary().with_file_name("gen-captures");
     assert!(
@@ -33,8 +33,8 @@ fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     entries.collect()
 }
 
-/// Drops the files from the page cache and returns the number of pages still cached. Returns `None` if Linux does
-/// not report this number or keeps the pages.
+/// Drops the files from the page cache and returns the number of pages that are still cached. Returns `None` if Linux
+/// does not report this number or keeps the pages.
 fn drop_from_cache(files: &[PathBuf]) -> Option<u64> {
     for file in files {
         let file = File::open(file).expect("a capture");
@@ -65,7 +65,7 @@ fn reads(user: User) {
     {
         scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
     }
-    // The captures are larger than a quarter of the ceiling, so pages that were read are dropped.
+    // Pages that were read are dropped, because the captures are larger than a quarter of the ceiling.
     scenario.write("plan.toml", plan("512MiB", scenario.path()));
     let program = user.program(&scenario);
     user.take_ownership(&scenario);
@@ -112,7 +112,7 @@ fn reads(user: User) {
         );
     }
     let after = cached(&files).unwrap_or_default();
-    // Pages of headers, which were read to check the plan, may remain cached.
+    // Checking the plan has read the headers, whose pages may stay in the cache.
     outcome.expect(after <= before + 512, format_args!("{after} pages after {before}"));
 }
 
@@ -123,8 +123,8 @@ fn run_reads_what_is_used_and_leaves_the_cache_unchanged() {
     }
 }
 
-/// Entries of a store have their data in blobs, some of which are shared. After timing has read blobs, their pages are
-/// dropped too.
+/// The data of a store's entries are in blobs, and entries may share a blob. After timing has read the blobs, their
+/// pages must be dropped too.
 #[test]
 fn profile_from_a_store_leaves_the_cache_unchanged() {
     let scenario = Scenario::create();
@@ -135,7 +135,7 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
     {
         scenario.write(name, std::fs::read(repository().join(from)).expect("a kernel"));
     }
-    // The tolerances depend on the recorded outputs, so these are read before timing.
+    // The run reads the recorded outputs before timing, because the tolerances depend on them.
     let plan = plan("512MiB", scenario.path()).replace("captures = 'captures'", "captures = 'packed'");
     scenario.write("plan.toml", plan + "verify = { tolerance = \"gpu\" }\n");
     let folders = std::fs::read_dir(scenario.path().join("packed/blobs")).expect("a store");

@@ -1,4 +1,4 @@
-//! When workers are recycled, according to the summary: by law 4 (ARCHITECTURE.md), a verifier ends after a large
+//! Tests when workers are recycled, according to the summary. By law 4 (ARCHITECTURE.md), a verifier ends after a large
 //! verification, before a profiler gets a lease. A worker also ends after a number of leases that the plan sets.
 
 use opt_tests::{Outcome, Scenario, Summary, repository, summary::list};
@@ -25,14 +25,14 @@ fn workers<'s>(summary: &'s Summary, role: &str) -> Vec<&'s Value> {
     list(&summary.document["workers"]).iter().filter(|worker| worker["role"] == role).collect()
 }
 
-/// All times have the same format, so texts sort like times.
+/// Returns a time as text. All times have the same format, so the texts sort like the times.
 fn time<'v>(outcome: &Outcome, row: &'v Value, field: &str) -> &'v str {
     row[field].as_str().unwrap_or_else(|| outcome.fail(format_args!("{row} has no {field}")))
 }
 
 #[test]
 fn large_job_ends_the_verifier_before_profiling() {
-    // No spare: it would start at the same time and owe the memory that the old worker frees.
+    // Do not allow a spare, because it would start at the same time and owe the memory that the old worker frees.
     let scenario = Scenario::with_plan(&plan("large_job = \"1KiB\"\n[memory]\nspare = false"));
     let (outcome, summary) = scenario.run_plan(0, &[]);
 
@@ -103,7 +103,7 @@ fn worker_is_replaced_after_its_leases() {
     let scenario = Scenario::with_plan(&plan("after_leases = 1\nbefore_profile = \"never\""));
     let (outcome, summary) = scenario.run_plan(0, &[]);
     let mut verifiers = workers(&summary, "verifier");
-    // A spare without leases ends if the machine is short of memory.
+    // Ignore spares that got no lease. They end if the machine is short of memory.
     verifiers.retain(|worker| worker["leases"] != 0);
     // Two candidates, each built and verified.
     outcome.expect_equal(verifiers.len(), 4, "a verifier for every lease");

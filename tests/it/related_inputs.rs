@@ -1,5 +1,5 @@
-//! Correct kernels that rely on relations between inputs, or inside one. New values in timed calls keep these relations,
-//! or the inputs keep their values.
+//! Tests correct kernels that rely on relations between inputs, or between the values of one input. When timed calls
+//! get new values, either the values keep these relations, or the input keeps its recorded values.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use opt_tests::{Scenario, data};
 
 use crate::python_kernels::interpreter;
 
-/// The jobs, the inputs of the second kernel that vary, and a part of the reason why its entry does not count.
+/// The jobs. Each row also has the inputs of the second kernel that vary, and a part of the reason why the kernel's
+/// entry does not count.
 const JOBS: [(&str, &[&str], &str); 9] = [
     ("rope", &["q"], ""),
     ("padding", &["x"], ""),

@@ -1,5 +1,5 @@
-//! Replays of recorded calls under a budget. Outputs are the same with every budget, the budget is never exceeded, and
-//! a replay that deviates from its schedule has no result.
+//! Tests replays of recorded calls under a budget. Outputs are the same with every budget, the budget is never
+//! exceeded, and a replay that deviates from its schedule has no result.
 
 mod commands;
 mod failures;
@@ -27,7 +27,8 @@ fn captures(scenario: &Scenario) {
     generate(scenario, "rows", &["op", "--name", "softmax", "--shape", "64,1024", "--entries", "6"]);
 }
 
-/// A plan with two jobs, each with a baseline, and these replays (name, budget, more keys).
+/// A plan with two jobs, each with a baseline, and these replays. A replay is given as its name, its budget and more
+/// keys.
 fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     let kernel = |name: &str| repository().join(format!("configs/demo/{name}.c")).display().to_string();
     let mut text = format!(
@@ -61,7 +62,7 @@ fn plan(lookups: &str, replays: &[(&str, &str, &str)]) -> String {
     text
 }
 
-/// The smallest possible budget and the size of all constants, according to `check`.
+/// Returns the smallest possible budget and the size of all constants, according to `check`.
 fn floor(scenario: &Scenario, lookups: &str) -> (u64, u64) {
     scenario.write("plan.toml", plan(lookups, &[("asked", "1GiB", "")]));
     let checked = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
@@ -148,7 +149,7 @@ fn budget_below_the_floor_is_refused_with_the_size_needed() {
     scenario.run(&["run", "plan.toml"]).expect_exit(2).expect_stderr(&["no tensor is named `wieght`"]);
 }
 
-/// Restores the state of a run that was interrupted before its replay: the recording exists, and the result does not.
+/// Restores the state of a run that was interrupted before its replay: the recording exists, but the result does not.
 fn forget_result(scenario: &Scenario) {
     let store =
         rusqlite::Connection::open(scenario.run_folder().join("run.sqlite")).expect("the run's store");
@@ -179,7 +180,7 @@ fn resumed_replay_uses_its_recording_and_refuses_a_wrong_one() {
     let path = scenario.run_folder().join("replay/model.recording");
     let recorded = std::fs::read(&path).expect("the recording");
 
-    // An existing result is reused. A missing result is computed from the same recording.
+    // If the result exists, the run reuses it. If not, the run computes the result from the same recording.
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
     outcome.expect_equal(&replay(&summary, "model")["result"], &first, "the result is unchanged");
     forget_result(&scenario);
@@ -208,7 +209,7 @@ fn resumed_replay_uses_its_recording_and_refuses_a_wrong_one() {
     std::fs::write(&path, swapped.encode()).expect("written");
     expect_refused(&scenario, &["at use", &at.to_string(), "expected", "actual"]);
 
-    // If the recording is missing, a new one is made.
+    // If the recording is missing, the run makes a new one.
     std::fs::remove_file(&path).expect("removed");
     let (outcome, summary) = scenario.run_plan(0, &["--resume"]);
     outcome.expect_equal(

@@ -1,4 +1,4 @@
-//! `report` in its formats: figures agree with `summary.json`, and a browser shows the HTML page without errors.
+//! Tests `report` in its formats: figures agree with `summary.json`, and a browser shows the HTML page without errors.
 
 pub mod browser;
 
@@ -28,7 +28,7 @@ fn reported(scenario: &Scenario, format: &str) -> Outcome {
     scenario.run(&["report", "runs/plan", "--format", format]).expect_exit(0)
 }
 
-/// A wrong folder is a usage error; a damaged database is a host error.
+/// A wrong folder is a usage error, and a damaged database is a host error.
 #[test]
 fn folder_without_a_run_is_a_usage_error() {
     let scenario = Scenario::create();
@@ -50,12 +50,12 @@ fn folder_without_a_run_is_a_usage_error() {
     scenario.run(&["report", "damaged"]).expect_exit(3);
 }
 
-/// SQLite cannot create its shared memory in such a folder.
+/// SQLite cannot create its shared memory in a folder that its user cannot write.
 #[test]
 fn report_reads_a_run_in_a_folder_that_its_user_cannot_write() {
     let Some(user) = User::ordinary() else { return };
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
-    // In the URIs by which SQLite opens files, a question mark begins the options.
+    // SQLite opens files by URI, in which a question mark begins the options.
     scenario.run(&["run", "plan.toml", "--dir", "of what?"]).expect_exit(0);
     set_mode(scenario.path(), 0o755);
     let arguments = ["report", "of what?"];
@@ -86,7 +86,7 @@ fn text_formats_agree_with_the_summary() {
     text.expect(wide.is_empty(), format_args!("no line is wider than eighty columns: {wide:#?}"));
 
     let markdown = reported(&scenario, "md");
-    // On a busy machine, the job may have no winner, or both candidates the same rank.
+    // On a busy machine, the job may have no winner, or both candidates may have the same rank.
     let job = summary.job(SOFTMAX);
     let headline = job["winner"].as_str().map_or("no winner".to_owned(), |winner| format!("`{winner}` "));
     let fast = summary.candidate(SOFTMAX, "fast");
@@ -168,7 +168,7 @@ fn page_is_complete_in_a_browser() {
     shown.expect(dom.matches("<svg").count() == 2, "both plots are in the page");
 }
 
-/// The text as it appears in the page's markup.
+/// Returns the text in the form in which it appears in the page's markup.
 fn as_markup(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -219,7 +219,8 @@ fn two_runs_can_be_compared() {
     compared("html").expect_exit(2).expect_stderr(&["text, md or json"]);
 }
 
-/// The key and the start of each block of samples in the run's database; empty if the database cannot be read.
+/// Returns the key and the start of each block of samples in the run's database. The list is empty if the database
+/// cannot be read.
 fn blocks(scenario: &Scenario) -> Vec<(i64, i64)> {
     let Ok(store) = Connection::open(scenario.run_folder().join("run.sqlite")) else { return Vec::new() };
     let Ok(mut blocks) = store.prepare("SELECT key, started FROM sample ORDER BY key") else {

@@ -1,4 +1,4 @@
-//! Results of runs: exit codes, statuses of jobs and candidates, and commands that show them.
+//! Tests the results of runs: exit codes, statuses of jobs and candidates, and commands that show them.
 
 mod commands;
 pub mod plans;
@@ -21,11 +21,11 @@ fn successful_run_exits_with_0_and_shows_the_same_document_everywhere() {
     outcome.expect(fast["artifact_digest"].is_string(), "the artifact has a digest");
     let stages: Vec<&str> =
         list(&fast["attempts"]).iter().filter_map(|attempt| attempt["stage"].as_str()).collect();
-    // On a busy machine `fast` may look slower than the baseline, and is then not timed a second time.
+    // On a busy machine, `fast` may look slower than the baseline. It is then not timed a second time.
     let all = ["build", "verify", "profile", "confirm"];
     outcome.expect(3 <= stages.len() && all.starts_with(&stages), format_args!("its attempts: {stages:?}"));
-    // If the confidence interval of `fast` includes the baseline, there is no winner. If it is very wide, `fast` is not
-    // confirmed.
+    // If the confidence interval of `fast` includes the baseline, there is no winner. If the interval is very wide,
+    // `fast` is not confirmed.
     let job = summary.job(SOFTMAX);
     let expected = !job["winner"].is_null() && stages.last() == Some(&"confirm");
     outcome.expect_equal(job["winner_confirmed"].as_bool(), Some(expected), "winner_confirmed");
@@ -42,7 +42,7 @@ fn successful_run_exits_with_0_and_shows_the_same_document_everywhere() {
     let written = scenario.run(&["report", "runs/plan", "-o", "report.txt"]).expect_exit(0);
     written.expect(written.stdout.is_empty(), "the report is in the file");
     let text = std::fs::read_to_string(scenario.path().join("report.txt")).expect("the report");
-    // The last line names the folder as the user typed it, so it is not compared.
+    // Do not compare the last line, because it names the folder as the user typed it.
     let body = |text: &str| text.lines().take_while(|line| !line.starts_with("run ")).count();
     report.expect_equal(body(&text), body(&report.stdout), "lines of the same report");
 }
@@ -52,7 +52,7 @@ fn quiet_run_prints_nothing_to_standard_output() {
     let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--quiet"]);
     outcome.expect(outcome.stdout.is_empty(), "nothing on standard output");
-    // A job with only a baseline has the baseline's status.
+    // A job that has only a baseline gets the baseline's status.
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job");
 }
 
@@ -192,11 +192,11 @@ fn truncated_or_flipped_capture_ends_as_capture_error() {
     outcome.expect_stdout(&["CAPTURE_ERROR"]);
 }
 
-/// Flips a byte of the output's data. Torch writes storages in the order of their first use, so this data is the last
-/// large record.
+/// Flips a byte of the output's data. Torch writes storages in the order of their first use, so the output's data is
+/// the last large record.
 fn flip_a_byte_of_the_output(path: &std::path::Path) {
     let mut bytes = std::fs::read(path).expect("a capture");
-    // This entry's output has 2 x 6 x 56 x 60 floats. Only the small records at the end of the file follow it.
+    // This entry's output has 2 x 6 x 56 x 60 floats. After it, the file has only small records.
     let at = bytes.len() - 40_320 * 2;
     bytes[at] ^= 0x40;
     std::fs::write(path, bytes).expect("a damaged capture");
@@ -293,7 +293,8 @@ fn planned_cache_state_is_reported() {
     }
 }
 
-/// A shuffle of sixteen indices often leaves one of them where it is, and then its row of the output does not change.
+/// A shuffle of sixteen indices often leaves an index in its place. The row of the output that belongs to it does not
+/// change then.
 #[test]
 fn lookup_with_sixteen_indices_gets_varied_indices() {
     let scenario = Scenario::with_plan(&format!(
@@ -377,8 +378,8 @@ fn copied_inputs_are_covered_by_the_lease() {
     );
 }
 
-/// There are six entries with the same content. Inputs from a store are copied, mapped and counted once. In separate
-/// files, the content is not known to be the same.
+/// There are six entries with the same content. If they come from a store, their inputs are copied, mapped and counted
+/// once. In separate files, the supervisor does not notice that the content is the same.
 #[test]
 fn shared_inputs_of_a_store_are_copied_once() {
     let profile = |captures: std::path::PathBuf| {

@@ -1,5 +1,5 @@
-//! Runs whose terminal or database blocks: the terminal accepts no lines, or the database accepts no rows. The run
-//! continues, at once or when the database is free again, and can be controlled in the meantime.
+//! Tests runs whose terminal or database blocks, so that it accepts no lines or rows. The run continues, at once or
+//! when the database is free again, and can be controlled in the meantime.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -15,10 +15,10 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// How long the database is locked: longer than a write waits for the lock.
+/// How long the database is locked. This is longer than a write waits for the lock.
 const LOCKED: Duration = Duration::from_secs(12);
 
-/// A full pipe, like a terminal after Ctrl-S: writes to it block.
+/// Returns a full pipe. Like a terminal after Ctrl-S, it blocks each write.
 fn full_pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
     let flags = rustix::fs::fcntl_getfl(&write).expect("the flags of the pipe");
@@ -94,7 +94,7 @@ fn interrupted_run_with_unread_results_ends_after_one_signal() {
         answer["jobs"][0]["passed"].as_u64().is_some_and(|passed| 0 < passed)
     });
     terminate(&run);
-    // The run's first line still waits for a reader.
+    // Nobody has read the run's first line yet, so the output is still blocked.
     run.finish_any().expect_exit(4);
     drop(stdout);
 }
@@ -106,7 +106,7 @@ fn lock(folder: &Path) -> Connection {
     database
 }
 
-/// A plan with a candidate that never ends. Its runner is killed after the reason is in the database.
+/// A plan with a candidate that never ends. Its runner is killed only after the reason is in the database.
 fn endless() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -144,7 +144,7 @@ fn run_with_a_locked_database_can_be_controlled_and_continues_afterwards() {
     assert_eq!(infra.count(), 0, "attempts that ended as INFRA_ERROR");
 }
 
-/// Longer than the time after which the watchdog reports a loop that hangs.
+/// A time longer than the one after which the watchdog reports that a loop hangs.
 const LONGER_THAN_A_HANG: Duration = Duration::from_secs(4);
 
 #[test]
@@ -206,7 +206,7 @@ fn run_with_a_locked_database_ends_after_two_signals() {
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let database = lock(run.folder());
     terminate(&run);
-    // Two simultaneous signals count as one.
+    // Send the second signal only after the first was handled, because two simultaneous signals count as one.
     until("the first signal was handled", || {
         run.ctl(&["status", "--json"]).expect_exit(0).json()["run"]["ending"] != "no"
     });

@@ -1,4 +1,4 @@
-//! Law 8 (ARCHITECTURE.md), nothing is lost: after kills at random moments and after interrupts, every verdict is
+//! Tests law 8 (ARCHITECTURE.md), nothing is lost. After kills at random moments and after interrupts, every verdict is
 //! right, finished work is not repeated, and no process or temporary file is left.
 
 pub(crate) mod record;
@@ -18,7 +18,7 @@ const SUPERVISOR_KILLS: usize = 6;
 const OTHER_KILLS: usize = 6;
 /// The number of runs in which a worker that launches kernels itself is killed, for each kind of device.
 const DEVICE_KILLS: usize = 5;
-/// The number of runs in which such a worker hangs, for each kind of device.
+/// The number of runs in which a worker that launches kernels itself hangs, for each kind of device.
 const DEVICE_HANGS: usize = 3;
 
 type Checked = Result<(), String>;
@@ -53,7 +53,7 @@ fn everything_is_in_order(fixture: &Fixture) -> Checked {
     Record::read(&fixture.run).no_stage_has_two_results()
 }
 
-/// Measures how long a run takes on this machine. Random moments are drawn from this span.
+/// Measures how long a run takes on this machine. The random moments are drawn from this span of time.
 fn measure(create: fn() -> Fixture) -> Duration {
     let fixture = create();
     let started = Instant::now();
@@ -75,7 +75,7 @@ fn resumed_run_keeps_results_of_killed_supervisor() {
     }
 }
 
-/// Kills the supervisor at each moment, then lets the run finish.
+/// Kills the supervisor at each of these moments, and then lets the run finish.
 fn kill_and_finish(fixture: &Fixture, moments: &[Duration], wait: bool) -> Checked {
     let mut before = Record::default();
     for &moment in moments {
@@ -90,7 +90,7 @@ fn kill_and_finish(fixture: &Fixture, moments: &[Duration], wait: bool) -> Check
         now.kept_from(&before)?;
         before = now;
     }
-    // Without waiting, workers of the killed supervisor may still be alive when the new one starts.
+    // Without the wait, workers of the killed supervisor may still be alive when the new one starts.
     fixture.run_to(fixture.resume()?, 0)?;
     Record::read(&fixture.run).kept_from(&before)?;
     everything_is_in_order(fixture)
@@ -133,8 +133,8 @@ fn hanging_device_worker_is_replaced_and_changes_no_verdict() {
     }
 }
 
-/// A function that kills, terminates or stops a process during a run. It returns the process, or `None` if the run
-/// ended first.
+/// A function that kills, terminates or stops a process during a run. Returns the process, or `None` if the run ended
+/// first.
 type Strike = fn(&Fixture, &str, Duration, &mut Chance) -> Result<Option<Process>, String>;
 
 fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes: usize, strike: Strike) {
@@ -149,7 +149,7 @@ fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes:
         println!("{hits}: {victim} from {moment:?} of {span:?}: {struck:?}");
         match struck {
             Ok(Some(_)) => hits += 1,
-            // This run was faster than the measured one and had already ended.
+            // This run was faster than the measured run, and had ended before the moment.
             Ok(None) => span = span.mul_f64(0.8),
             Err(trouble) => panic!("{trouble}"),
         }
@@ -170,7 +170,7 @@ fn first_interrupt_lets_running_attempts_finish() {
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         require(fixture.no_process_is_left());
         require(fixture.no_file_is_left());
-        // Attempts that were running have finished.
+        // An interrupted run first lets running attempts finish.
         let record = Record::read(&fixture.run);
         let unfinished = |it: &record::Attempt| it.status.as_deref().is_none_or(|it| it == "INFRA_ERROR");
         assert!(!record.attempts.values().flatten().any(unfinished), "{record:?}");
@@ -185,21 +185,21 @@ fn first_interrupt_lets_running_attempts_finish() {
 fn second_interrupt_kills_running_attempts() {
     for interrupt in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
-        // The first call never returns.
+        // Replace a kernel by one whose first call never returns.
         let kernel = fixture.folder.join("kernels/fast.c");
         let good = std::fs::read_to_string(&kernel).expect("a kernel");
         let endless = good.replacen("(void)self;", "(void)self; for (volatile int i = 0;; i++) {}", 1);
         assert_ne!(good, endless, "the kernel has no place for the loop");
         std::fs::write(&kernel, endless).expect("written");
         let mut child = fixture.start(&["--set", "verify.call_timeout=\"1h\""]).expect("started");
-        // No other candidate is verified at that time, so this is the runner of the endless candidate.
+        // No other candidate is verified at that time, so this runner must belong to the endless candidate.
         require(fixture.until("the endless call has begun", || {
             let record = Record::read(&fixture.run);
             let open = |it: &record::Attempt| it.stage == "verify" && it.status.is_none();
             record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
                 && is_at_work(&fixture, "verifier")
         }));
-        // Linux merges pending signals of one kind, so wait until the first was handled before sending the second.
+        // Linux merges pending signals of the same kind, so wait until the first was handled before sending the second.
         signal(&child, interrupt);
         require(fixture.until("the first signal is handled", || pending(child.id()) == Some(0)));
         assert!(
@@ -219,7 +219,7 @@ fn second_interrupt_kills_running_attempts() {
     }
 }
 
-/// The mask of a process's pending signals.
+/// Returns the mask of a process's pending signals.
 fn pending(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?;
@@ -233,7 +233,7 @@ fn resume_continues_the_same_run_or_is_refused() {
     let record = Record::read(&fixture.run);
     let stderr = || std::fs::read_to_string(fixture.folder.join("stderr")).expect("a log");
 
-    // A run without `--resume` does not overwrite the folder.
+    // Without `--resume`, a run does not overwrite the folder.
     require(fixture.run_to(fixture.start(&[]).expect("started"), 2));
     assert!(stderr().contains("--resume"), "{}", stderr());
     assert_eq!(Record::read(&fixture.run), record);
@@ -249,7 +249,7 @@ fn resume_continues_the_same_run_or_is_refused() {
     assert_eq!(Record::read(&fixture.run), record);
     require(fixture.verdicts_are_right());
 
-    // A candidate with changed sources is evaluated again, and the others keep their results.
+    // If the sources of a candidate have changed, it is evaluated again. The other candidates keep their results.
     let changed = "wrong_by_nine_percent";
     let source = fixture.folder.join(format!("kernels/{changed}.c"));
     let text = std::fs::read_to_string(&source).expect("a kernel");

@@ -1,7 +1,7 @@
 //! Checks the repository against its own rules: dependencies of modules, the form of source files, words that were
 //! given up, and documentation that agrees with the code.
 //!
-//! These tests read text. They start no program except `cargo metadata`.
+//! These tests only read text. The only program that they start is `cargo metadata`.
 
 mod circles;
 mod documentation;
@@ -25,10 +25,10 @@ struct Text {
     text: String,
 }
 
-/// Folders with build outputs, runs, dependencies, or git's own files.
+/// The folders that contain build outputs, runs, dependencies, or git's own files.
 const EXCLUDED_FOLDERS: [&str; 4] = [".git", "target", "runs", "node_modules"];
 
-/// Every file below `folder` with one of these endings, sorted by path.
+/// Returns every file below `folder` that has one of these endings, sorted by path.
 fn texts(folder: &str, endings: &[&str]) -> Vec<Text> {
     let root = root();
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ fn read(path: &str) -> String {
 }
 
 impl Text {
-    /// The lines with their numbers, without comments.
+    /// Returns the lines with their numbers, without comments.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()

@@ -1,4 +1,4 @@
-//! Tests `top` in a pseudo-terminal with a real run: the screen, the keys, and that the terminal is restored.
+//! Tests `top` in a pseudo-terminal with a real run: the screen, the keys, and the restoring of the terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::control::client::LiveRun;
 
-/// `top` in its own pseudo-terminal.
+/// A process of `top` in its own pseudo-terminal.
 struct View {
     child: Child,
     keys: File,
@@ -38,8 +38,8 @@ impl View {
         let copy = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"));
         let mut command = scenario.command(arguments);
         command.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: only system calls are made between fork and exec. (A new session has no other terminal whose size
-        // `top` could read.)
+        // SAFETY: only system calls are made between fork and exec. (The new session is needed so that `top` has no
+        // other terminal whose size it could read.)
         unsafe {
             command.pre_exec(|| {
                 rustix::process::setsid()?;
@@ -53,7 +53,7 @@ impl View {
         let output = Arc::clone(&seen);
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // Reading from a pseudo-terminal whose other end is closed is an error, which ends the loop.
+            // After the other end of a pseudo-terminal is closed, reading fails, which ends the loop.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
                 output.lock().expect("no thread panicked with the lock").extend_from_slice(&buffer[..count]);
             }
@@ -61,7 +61,7 @@ impl View {
         Self { child, keys, terminal, seen, reader }
     }
 
-    /// The current screen, line by line.
+    /// Returns the lines of the current screen.
     fn screen(&self) -> String {
         let written = String::from_utf8_lossy(&self.seen.lock().expect("no thread panicked with the lock"))
             .into_owned();
@@ -77,7 +77,8 @@ impl View {
                 column += 1;
                 continue;
             }
-            // An escape sequence: `ESC [`, parameters and a letter. Only cursor positions matter.
+            // This is an escape sequence: `ESC [`, parameters and a letter. Only those that set the cursor's position
+            // matter.
             let sequence: String =
                 letters.by_ref().skip(1).take_while(|c| !c.is_ascii_alphabetic()).collect();
             if let Some((down, right)) = sequence.split_once(';')
@@ -121,7 +122,7 @@ impl View {
     }
 }
 
-/// Checks that the previous screen and the cursor were restored.
+/// Checks that `top` restored the previous screen and the cursor.
 fn assert_terminal_restored(seen: &str) {
     assert_eq!(seen.matches("\u{1b}[?1049h").count(), 1, "{seen:?}");
     assert!(seen.rfind("\u{1b}[?1049h") < seen.rfind("\u{1b}[?1049l"), "{seen:?}");

@@ -1,4 +1,4 @@
-//! The recorded function, compiled by PyTorch, as a baseline. The tests need an interpreter with torch.
+//! Tests the recorded function, compiled by PyTorch, as a baseline. The tests need an interpreter with torch.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ fn job(name: &str, captures: &str, more: &str) -> String {
     format!("[[job]]\nname = {name:?}\ncaptures = {:?}\nbaseline = \"torch.compile\"\n{more}", data(captures))
 }
 
-/// Runs the plan. Returns why the job's compiled function cannot be built.
+/// Runs the plan. Returns the outcome, and the reason why the job's compiled function cannot be built.
 fn compile_error(scenario: &Scenario, job: &str) -> (Outcome, String) {
     let outcome = scenario.run(&["run", "plan.toml"]);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
@@ -64,7 +64,7 @@ fn compiled_function_needs_a_working_compiler() {
     outcome.expect(detail.contains("No working C++ compiler") && detail.contains("/bin/false"), &detail);
 }
 
-/// Tensors in a list and by name, a negated view of complex numbers, and a call that is made twice.
+/// Calls with tensors in a list and by name, with a negated view of complex numbers, and a call that is made twice.
 const CALLS: &str = "
 import sys, torch
 def record(job, number, name, *args, **kwargs):
@@ -101,7 +101,7 @@ fn compiled_calls_get_their_own_arguments() {
     }
 }
 
-/// Matrices of complex numbers have no compiled product.
+/// PyTorch cannot compile the product of complex matrices.
 #[test]
 fn operation_without_a_compiled_form_is_named() {
     let Some(head) = head("[\"build\"]", "") else { return };

@@ -1,5 +1,5 @@
-//! Kernels in C++ with PyTorch's tensors, in the style of torch's own extensions. The tests that run kernels need
-//! an interpreter with torch, and torch's headers.
+//! Tests C++ kernels that use PyTorch's tensors, in the style of torch's own extensions. The tests that run kernels
+//! need an interpreter with torch, and torch's headers.
 
 use opt_tests::{Scenario, Summary, data, repository};
 
@@ -58,7 +58,8 @@ fn every_torch_extension_ends_as_expected() {
     }
 }
 
-/// A library that uses libtorch is timed like any other and compared with the recorded function, which runs in Python.
+/// A library that uses libtorch is timed like any other. It is compared with the recorded function, which runs in
+/// Python.
 #[test]
 fn torch_extension_is_timed_beside_torch() {
     let candidates =
@@ -75,7 +76,7 @@ fn torch_extension_is_timed_beside_torch() {
     }
 }
 
-/// In the example plan with one op in several languages, only the kernel whose comment names a mistake fails.
+/// The example plan has one op in several languages. Only the kernel whose comment names a mistake may fail.
 #[test]
 fn example_of_several_languages_has_its_verdicts() {
     let Some(python) = interpreter() else { return };
@@ -122,7 +123,8 @@ fn cuda_source_of_a_torch_extension_is_refused_by_the_plan() {
         .expect_stderr(&["a torch-extension is C++ for the CPU (write `language = \"torch-cuda\"`"]);
 }
 
-/// A launcher for `load_inline`: its kernel runs on the emulated device, PyTorch's functions on its tensors on the host.
+/// The launcher is written for `load_inline`. Its kernel runs on the emulated device, and the PyTorch functions that it
+/// calls on its tensors run on the host.
 #[test]
 fn cuda_launchers_with_torch_run_on_the_emulated_device() {
     let (Some(python), Some(toolkit)) = (interpreter(), toolkit()) else { return };

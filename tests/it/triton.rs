@@ -1,5 +1,5 @@
-//! Kernels in Triton, which are verified with Triton's interpreter and not timed. The tests need a Python interpreter
-//! with torch and Triton.
+//! Tests kernels in Triton, which are verified with Triton's interpreter and not timed. The tests need a Python
+//! interpreter with torch and Triton.
 
 use std::path::PathBuf;
 
@@ -91,7 +91,7 @@ fn triton_kernel_passes_without_a_time_beside_timed_kernels() {
     outcome.expect_stdout(&["rows", "not timed"]);
 }
 
-/// If nothing can be timed, candidates that pass are enough for exit code 0.
+/// If nothing can be timed, the exit code is 0 if candidates pass the verification.
 #[test]
 fn job_with_only_triton_kernels_passes_without_times() {
     let Some(plan) = plan("[\"build\", \"verify\", \"profile\"]", "", &["rows"]) else { return };

@@ -1,5 +1,6 @@
-//! Triton kernels on the emulated device. The repository contains the PTX that Triton compiled from them, so running
-//! this PTX needs no Triton. The tests that compile the sources need a Python interpreter with torch and Triton.
+//! Tests Triton kernels on the emulated device. The repository contains the PTX that Triton compiled from them, so
+//! running this PTX needs no Triton. The tests that compile the sources need a Python interpreter with torch and
+//! Triton.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::triton::interpreter;
 
-/// One kernel on one entry, with its launch, its status and parts of its detail.
+/// A kernel that is called with one entry. It has the launch, the status and parts of the detail.
 struct Kernel {
     name: &'static str,
     file: &'static str,
@@ -93,8 +94,8 @@ const KERNELS: [Kernel; 13] = [
     wrong("writes_into_its_input", RELU, BY_128, "INPUT_MUTATED", &["input"]),
 ];
 
-/// A plan with a job for each kernel. `build` has the keys of `[build]`, and `source` the path and the keys of a
-/// candidate.
+/// A plan with a job for each kernel. `build` contains the keys of `[build]`, and `source` returns the path and the
+/// keys of a candidate.
 fn plan(build: &str, source: impl Fn(&Kernel) -> String) -> String {
     let mut plan = format!(
         "[run]\ndevice = \"emulated\"\n[build]\n{build}\n[verify]\nstop_after = 1\ncall_timeout = \"60s\"\n"
@@ -158,8 +159,8 @@ fn triton_kernels_are_compiled_for_the_device_and_end_as_expected() {
     assert!(compiler.to_string().contains("triton"), "the version of Triton is recorded: {compiler}");
 }
 
-/// Two kernels of one file become one module. An annotation gives the type of the workspace. An autotuned kernel gets
-/// the constants of the configuration whose number of warps fits its block.
+/// Two kernels of one file are compiled into one module. An annotation gives the type of the workspace. An autotuned
+/// kernel gets the constants of the configuration whose number of warps fits the kernel's block.
 #[test]
 fn triton_kernels_in_two_launches_share_a_workspace() {
     let Some(python) = interpreter() else { return };
@@ -174,7 +175,7 @@ fn triton_kernels_in_two_launches_share_a_workspace() {
              {{ symbol = \"shares\", grid = \"out.numel / out.shape[-1]\", block = {block}, args = [\"input\", \"total\", \"out\", \"out.shape[-1]:i32\"] }},\n]\n"
         )
     };
-    // With 40 columns, the constant of the first configuration leaves elements out.
+    // With 40 columns, the constant of the first configuration would leave out elements.
     let expected = [
         (64, "PASSED", ""),
         (32, "UNWRITTEN_OUTPUT", "elements"),
@@ -198,7 +199,7 @@ fn triton_kernels_in_two_launches_share_a_workspace() {
 #[test]
 fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
     let Some(python) = interpreter() else { return };
-    // The name, the kernel and the launch of each candidate, and a part of its detail.
+    // Each row has the name, the kernel and the launch of a candidate, and a part of its detail.
     let mistakes: [(&str, &str, &str, &str); 5] = [
         ("constant", "has_no_constant", BY_128, "-DBLOCK="),
         (
@@ -243,19 +244,19 @@ fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
         );
         outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
     }
-    // The kernel copies its input, so its result is wrong, but it was compiled.
+    // The kernel was compiled, but its result is wrong, because it copies its input.
     let given = &summary.candidate("relu", "given");
     outcome.expect_equal(given["status"].as_str(), Some("INCORRECT_NUMERICAL"), &given["detail"]);
 }
 
-/// A source that the compiler runs. SIGKILL ends every run of it.
+/// A source that the compiler runs. It ends its own process with SIGKILL every time.
 const ENDS_ITSELF: &str = "import resource
 resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
 while True:
     pass
 ";
 
-/// The build runs the source, which may have caused the first SIGKILL. The second one proves it.
+/// A build runs the source, so the source may have caused the first SIGKILL. The second SIGKILL proves that it did.
 #[test]
 fn triton_source_that_ends_two_builds_by_sigkill_is_blamed() {
     let Some(_) = interpreter() else { return };
@@ -285,7 +286,7 @@ fn triton_build_that_is_killed_once_is_repeated() {
     outcome.expect(1 < list(&candidate["attempts"]).len(), "the build was repeated");
 }
 
-/// Builds this source for the emulated device. Meanwhile, calls `during`. Returns the outcome and the candidate.
+/// Builds this source for the emulated device, and calls `during` meanwhile. Returns the outcome and the candidate.
 fn build_of(source: &str, during: impl FnOnce()) -> (Outcome, Value) {
     let python = interpreter().expect("the caller has asked");
     let scenario = Scenario::with_plan(&format!(

@@ -1,5 +1,6 @@
-//! A simulated card: a twin of NVML that follows a script in the scenario's folder, and a twin of libcuda over the
-//! emulated device. A *twin* is a library with the functions of a driver, which a program loads in place of the driver.
+//! A simulated card for tests: a twin of NVML that follows a script in the scenario's folder, and a twin of libcuda
+//! that runs kernels on the emulated device. A *twin* is a library with the functions of a driver, which a program
+//! loads in place of the driver.
 
 use std::path::Path;
 use std::process::Command;
@@ -33,13 +34,13 @@ pub fn with_twin<'c>(twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     command.env("OPT_NVML_LIBRARY", twin.library())
 }
 
-/// Makes a command find a simulated card: it loads this twin of NVML, and a twin of libcuda that is copied to the
-/// scenario's folder.
+/// Makes a command find a simulated card. The command loads this twin of NVML, and a twin of libcuda that is copied to
+/// the scenario's folder.
 pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     with_card(scenario.path(), twin, command)
 }
 
-/// Like `on_a_card`, with another folder for the twin of libcuda.
+/// Like `on_a_card`, but copies the twin of libcuda to `folder`.
 pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     let driver = folder.join("libcuda.so");
     if !driver.exists() {
@@ -49,8 +50,8 @@ pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'
     with_twin(twin, command).env("LD_LIBRARY_PATH", folder)
 }
 
-/// A script entry for all processes with a context. Each pair is a time in milliseconds since the context was first
-/// seen, and the MiB that the process holds from then on.
+/// A script entry that stands for all processes with a context. Each pair is a time in milliseconds since the context
+/// was first seen, and the MiB that the process holds from then on.
 pub fn with_context(mib_from_ms: &[(u64, u64)]) -> Process {
     Process {
         who: Who::Context,
@@ -60,8 +61,8 @@ pub fn with_context(mib_from_ms: &[(u64, u64)]) -> Process {
     }
 }
 
-/// A plan of relu with these kernels of `configs/cuda`, given as (name, PTX file). On a card, the plan has no profile
-/// stage.
+/// A plan for relu with these kernels of `configs/cuda`, given as (name, PTX file). If the device is a card, the plan
+/// has no profile stage.
 pub fn plan(device: &str, kernels: &[(&str, &str)]) -> String {
     let stages = if device == "emulated" { "" } else { "stages = [\"build\", \"verify\"]\n" };
     let mut text = format!(

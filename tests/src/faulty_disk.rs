@@ -1,9 +1,9 @@
-//! A disk that fails on command: a read-only file system that mirrors a folder, in which reads fail or do not return,
-//! and in which files are cut short while they are in use.
+//! A disk that fails on command. It is a read-only file system that mirrors a folder. A test can make its reads fail or
+//! hang, and can cut its files short while they are in use.
 //!
-//! The file system is served by a thread of the test, over the kernel's FUSE protocol. `protocol.rs` owns the bytes of
-//! that protocol. A dozen kinds of requests are enough. A crate that handles all kinds would add twenty crates to the
-//! build of the tests.
+//! A thread of the test serves the file system through the kernel's FUSE protocol. `protocol.rs` owns the encoding of
+//! that protocol. Only a dozen kinds of requests are needed, so this file handles them itself: a crate that handles all
+//! kinds would add twenty crates to the build of the tests.
 
 mod protocol;
 
@@ -20,9 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::protocol::{Attributes, Request, Wanted};
 
-/// Room for the largest request: a write of the size that `protocol::initialised` allows, with its header.
+/// The size of the buffer for requests. The largest request is a write of the size that `protocol::initialised` allows,
+/// with its header.
 const REQUEST_BYTES: usize = 64 << 10;
-/// The kernel's number of the root folder.
+/// The number that the kernel uses for the root folder.
 const ROOT: u64 = 1;
 /// The largest answer to one read, in bytes. The kernel asks for less.
 const LARGEST_READ: u64 = 4 << 20;
@@ -51,20 +52,20 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The files and folders for which the kernel has numbers, relative to the root. The number of the first is `ROOT`.
+    /// The files and folders that the kernel knows by number, relative to the root. The first has the number `ROOT`.
     nodes: Vec<PathBuf>,
     faults: Vec<(PathBuf, Range<u64>, Fault)>,
     /// The lengths of files that were cut short.
     lengths: BTreeMap<PathBuf, u64>,
-    /// The reads that hang.
+    /// The reads that currently hang.
     hanging: Vec<Request>,
     /// The number of reads that failed or hung.
     met: usize,
 }
 
 impl FaultyDisk {
-    /// Mounts a disk on the folder `at`, which mirrors the folder `source`. Returns an error if this process may not
-    /// mount one, or the kernel has no FUSE.
+    /// Mounts a disk on the folder `at`, which mirrors the folder `source`. Returns an error if this process is not
+    /// allowed to mount a file system, or if the kernel lacks FUSE.
     pub fn mount(source: &Path, at: &Path) -> io::Result<Self> {
         let device = File::options().read(true).write(true).open("/dev/fuse")?;
         let options = format!(
@@ -85,7 +86,7 @@ impl FaultyDisk {
         let state = State { nodes: vec![PathBuf::new()], ..State::default() };
         let shared = Arc::new(Shared { device, source: source.to_owned(), state: Mutex::new(state) });
         let server = Arc::clone(&shared);
-        // The thread ends when the disk is unmounted and its last user has gone.
+        // The thread ends when the disk has been unmounted and no process uses it any more.
         std::thread::spawn(move || server.serve());
         Ok(Self { path: at.to_owned(), shared })
     }
@@ -102,7 +103,7 @@ impl FaultyDisk {
         self.forget_pages(file);
     }
 
-    /// Ends all faults, gives the files that were cut short their lengths back, and answers the reads that hang.
+    /// Ends all faults: restores the lengths of files that were cut short, and answers the reads that hang.
     pub fn heal(&self) {
         let (hanging, cut) = {
             let mut state = self.shared.state();
@@ -126,7 +127,7 @@ impl FaultyDisk {
     fn forget_pages(&self, file: impl AsRef<Path>) {
         let node = self.shared.state().known(file.as_ref());
         if let Some(node) = node {
-            // The kernel refuses if it has forgotten the file, and then it has no pages of it.
+            // The kernel refuses if it has forgotten the file. In that case it has no cached pages of the file.
             let _ = protocol::send(&self.shared.device, &protocol::forget_pages(node));
         }
     }
@@ -134,7 +135,7 @@ impl FaultyDisk {
 
 impl Drop for FaultyDisk {
     fn drop(&mut self) {
-        // A process that hangs in a read cannot be killed, so no read may hang for good.
+        // A process that hangs in a read cannot be killed, so answer all reads that hang.
         self.heal();
         if let Ok(path) = CString::new(self.path.as_os_str().as_bytes()) {
             // SAFETY: the pointer is to a string that ends with NUL and outlives the call.
@@ -144,7 +145,7 @@ impl Drop for FaultyDisk {
 }
 
 impl State {
-    /// The kernel's number of a path, if the kernel has asked for it.
+    /// Returns the number by which the kernel knows a path, if it has asked for the path.
     fn known(&self, path: &Path) -> Option<u64> {
         let at = self.nodes.iter().position(|node| node == path)?;
         Some(u64::try_from(at).ok()? + ROOT)
@@ -175,7 +176,7 @@ impl Shared {
                         self.answer(&request);
                     }
                 }
-                // The request was withdrawn before it was read.
+                // The kernel withdrew the request before this thread read it.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 // The disk is unmounted.
                 Err(_) => return,
@@ -203,7 +204,7 @@ impl Shared {
             Wanted::Start { minor } => Ok(protocol::initialised(*minor)),
             Wanted::Lookup { name } => {
                 let path = self.state().path(node)?.join(std::ffi::OsStr::from_bytes(name));
-                // The file must exist before the kernel gets a number for it.
+                // The kernel may get a number only for a file that exists.
                 fs::symlink_metadata(self.source.join(&path))?;
                 let node = {
                     let mut state = self.state();
@@ -244,8 +245,8 @@ impl Shared {
         })
     }
 
-    /// Lists the entries of a folder after number `offset`. The folders of tests are so small that one answer has all
-    /// entries. The kernel asks again after the last one.
+    /// Lists the entries of a folder after number `offset`. The folders of tests are so small that one answer contains
+    /// all entries. The kernel asks again after the last entry.
     fn list(&self, node: u64, offset: u64) -> io::Result<Vec<u8>> {
         let folder = self.source.join(self.state().path(node)?);
         let mut names: Vec<(Vec<u8>, bool)> = Vec::new();

@@ -1,8 +1,8 @@
-//! Functions that pass untrusted bytes to their readers. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the test
-//! that replays their corpora use these functions.
+//! Functions that pass untrusted bytes to the code that reads them. They are used by the fuzzers in `fuzz/`, by
+//! `mutate` of `opt-tools`, and by the test that replays the corpora.
 //!
-//! A function passes bytes to its reader and ignores the result. A panic, a hang or excessive use of memory is a bug.
-//! The caller has to detect the last two.
+//! Each function ignores the reader's result. It is a bug if the reader panics, hangs, or uses too much memory. The
+//! caller must detect hangs and the use of memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 
 use crate::paths::{data, repository};
 
-/// A reader of bytes.
+/// A reader of untrusted bytes, with its name.
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -45,7 +45,8 @@ pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is called {name}"))
 }
 
-/// The seeds of a target: its corpus in the repository and, for captures, the fixtures. Small seeds come first.
+/// Returns the seeds of a target: its corpus in the repository and, if it reads captures, the fixtures too. Small seeds
+/// come first.
 pub fn corpus(target: &Target) -> Vec<Vec<u8>> {
     let mut inputs = files_of(&repository().join("fuzz/corpus").join(target.name));
     let fixtures = || files_of(&data("formats"));
@@ -89,7 +90,7 @@ fn capture(bytes: &[u8]) {
     drop(document(path, true));
 }
 
-/// Puts a pickle into the simplest possible capture. All its CRCs are 0, so the reader does not check them.
+/// Wraps a pickle in the simplest possible capture. All CRCs are 0, so the reader does not check them.
 fn zip_around(pickle: &[u8]) -> Vec<u8> {
     let records: [(&str, &[u8]); 4] =
         [("a/data.pkl", pickle), ("a/data/0", &[7; 256]), ("a/data/1", &[9; 64]), ("a/version", b"3\n")];
@@ -112,7 +113,7 @@ fn zip_around(pickle: &[u8]) -> Vec<u8> {
     zip
 }
 
-/// The first pickle of a file in torch's old format. The reader refuses a file without it.
+/// The first pickle of a file in torch's old format. The reader refuses a file that does not begin with it.
 const LEGACY_MAGIC: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
 
 fn legacy_around(rest: &[u8]) -> Vec<u8> {
@@ -123,7 +124,8 @@ fn legacy_rest(file: &[u8]) -> Option<Vec<u8>> {
     file.strip_prefix(LEGACY_MAGIC).map(<[u8]>::to_vec)
 }
 
-/// The pickle of a capture that torch wrote: its first record, up to the descriptor after it.
+/// Returns the pickle of a capture that torch wrote. It is the file's first record, and ends where the record's
+/// descriptor begins.
 fn pickle_of(file: &[u8]) -> Option<Vec<u8>> {
     let find =
         |what: &[u8], from: usize| Some(from + file[from..].windows(what.len()).position(|it| it == what)?);
@@ -138,14 +140,14 @@ fn store(bytes: &[u8]) {
     drop(Index::parse(bytes, line.as_bytes()));
 }
 
-/// Reads the bytes as they are, and with a valid digest.
+/// Reads the bytes as a recording, once unchanged and once with a valid digest.
 fn recording(bytes: &[u8]) {
     drop(Recording::decode(bytes));
     let sealed = [bytes, blake3::hash(bytes).as_bytes()].concat();
     drop(Recording::decode(&sealed));
 }
 
-/// Reads the bytes as a runner does, and as a worker does.
+/// Reads the bytes as a message, once as a runner does and once as a worker does.
 fn frame(bytes: &[u8]) {
     let pair = || {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -156,7 +158,7 @@ fn frame(bytes: &[u8]) {
         |socket: &std::os::fd::OwnedFd| drop(receive_from_worker(std::os::fd::AsFd::as_fd(socket))),
     ] {
         let (one, other) = pair();
-        // An empty packet would mean the end of the stream, and a packet that is too long cannot be sent.
+        // An empty packet would be read as the end of the stream, and a packet that is too long cannot be sent.
         if !bytes.is_empty() && send(&one, bytes, SendFlags::NOSIGNAL).is_ok() {
             receive(&other);
         }
@@ -165,7 +167,7 @@ fn frame(bytes: &[u8]) {
 
 fn plan(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    // The folder does not exist, so relative globs of a mutated plan find nothing.
+    // The folder does not exist, so the relative globs of a mutated plan find no files.
     if let Err(errors) = Plan::parse(&text, Path::new("/nonexistent/plan.toml"), &[]) {
         drop(errors.render(false));
     }

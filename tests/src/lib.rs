@@ -1,5 +1,5 @@
 //! Support for tests of the built program and for the benchmarks of `opt-tools`: scenarios, detection of processes and
-//! files that a command left behind, fixtures in which processes are killed, and Python interpreters.
+//! files that a command left behind, fixtures that kill processes, and Python interpreters.
 //!
 //! Most functions panic on failure, like a test. Those of `cycles` and `storm`, which benchmarks use too, return an
 //! error. The tests themselves are in `it/`.

@@ -1,4 +1,4 @@
-//! The outcome of a command, with checks that print everything known about it when they fail.
+//! The outcome of a command, and checks of it. If a check fails, it prints everything that is known about the outcome.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::paths::files_below;
 use crate::processes;
 
-/// The maximum number of lines that are shown of a listing or a log.
+/// The maximum number of lines of a listing or a log that are printed.
 const MAX_LINES: usize = 120;
 
 pub struct Outcome {
@@ -99,7 +99,7 @@ impl Outcome {
 
 #[track_caller]
 fn expect_parts(outcome: &Outcome, stream: &str, text: &str, parts: &[&str]) {
-    // Messages are wrapped to the width of the terminal, so compare them without regard to line breaks.
+    // Line breaks do not matter, because messages are wrapped to the width of the terminal.
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in parts {
         if !flat.contains(part) {

@@ -1,4 +1,4 @@
-//! Paths of the repository, its test data and the built programs.
+//! Paths of the repository, the test data and the built programs.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub fn data(path: &str) -> PathBuf {
 pub fn built(name: &str) -> Result<PathBuf, String> {
     let own_executable =
         std::env::current_exe().map_err(|error| format!("locating the current executable: {error}"))?;
-    // Programs are in `target/<profile>`, and tests in its subfolder `deps`.
+    // Programs are in `target/<profile>`, and tests are in its subfolder `deps`.
     let folder = own_executable
         .ancestors()
         .skip(1)
@@ -37,7 +37,7 @@ pub fn binary() -> PathBuf {
     built("opt-supervisor").unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// All files, sockets and links below a folder, sorted. Folders that vanish during the search are left out.
+/// Returns all files, sockets and links below a folder, sorted. Folders that vanish during the search are left out.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

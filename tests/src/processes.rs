@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::waiting::holds_within;
 
-/// The time that processes may take to die after their parent.
+/// The time limit for processes to die after their parent has died.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub fn kill_left(supervisor: u32, folder: &Path) {
     }
 }
 
-/// Sends SIGKILL to a process, as `signal_if` does. Returns whether it was sent.
+/// Sends SIGKILL to a process in the same way as `signal_if`. Returns whether the signal was sent.
 pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
     signal_if(pid, Signal::KILL, same)
 }
@@ -57,7 +57,7 @@ pub fn signal_if(pid: u32, signal: Signal, same: impl FnOnce() -> bool) -> bool 
     same() && pidfd_send_signal(&pidfd, signal).is_ok()
 }
 
-/// Returns whether a child ends in time. Does not reap it.
+/// Returns whether a child ends before the timeout. Does not reap the child.
 pub fn ends_within(child: &Child, timeout: Duration) -> bool {
     // The pid of a child that has not been reaped cannot be reused.
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a pidfd of a child");
@@ -73,7 +73,7 @@ fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {
         let (more, others): (Vec<Process>, Vec<Process>) = all.into_iter().partition(|process| {
             let word = |at: usize| process.arguments.get(at).map(String::as_str);
             let is_worker = word(1) == Some("__worker") && word(3) == Some(supervisor.as_str());
-            // Compilers have the run's folder in their arguments.
+            // A compiler can be recognised because the run's folder is in its arguments.
             let is_compiler = process.pid != me && process.arguments.iter().any(|it| it.contains(&folder));
             let is_orphan = process.parent == me && matches!(word(1), Some("__runner" | "__zygote"));
             let is_child = found.iter().any(|parent| parent.pid == process.parent);
@@ -87,7 +87,7 @@ fn alive(supervisor: u32, folder: &Path) -> Vec<Process> {
     }
 }
 
-/// All live processes that `/proc` shows.
+/// Returns all live processes in `/proc`.
 fn all() -> Vec<Process> {
     pids().filter_map(read_process).collect()
 }
@@ -97,10 +97,11 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Reads a live process; `None` if it has ended. A zombie counts as ended: it only waits for its parent to reap it.
+/// Reads a live process. Returns `None` if the process has ended. A zombie counts as ended, because it only waits for
+/// its parent to reap it.
 pub fn read_process(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain any character. The fields after it are the state and the parent.
+    // The name may contain any character, so search for its end from the right. The state and the parent follow it.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let (state, parent) = (fields.next()?, fields.next()?.parse().ok()?);
     if matches!(state, "Z" | "X") {

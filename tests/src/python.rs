@@ -1,5 +1,5 @@
-//! Finds Python interpreters. Tests that need one are skipped if it is missing. `refuse_copies` imitates a machine that
-//! does not allow copies of a zygote.
+//! Finds Python interpreters for tests, which are skipped if the interpreter is missing, and imitates a machine that
+//! does not allow copies of a zygote (`refuse_copies`).
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use crate::repository;
 
-/// Returns an interpreter that can import `modules` (separated by commas). This is the interpreter of the virtual
-/// environment `target/ENVIRONMENT`, which `.ci/run` creates, or else `python3`. `None` if neither can import them.
+/// Returns an interpreter that can import `modules` (names separated by commas). It prefers the interpreter of the
+/// virtual environment `target/ENVIRONMENT`, which `.ci/run` creates, to `python3`. Returns `None` if neither can
+/// import the modules.
 pub fn python_with(modules: &str, environment: &str) -> Option<PathBuf> {
     let made = repository().join("target").join(environment).join("bin/python3");
     [made, PathBuf::from("python3")].into_iter().find(|python| {
@@ -19,7 +20,7 @@ pub fn python_with(modules: &str, environment: &str) -> Option<PathBuf> {
     })
 }
 
-/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a Linux without checkpoint support.
+/// Makes `PR_GET_TID_ADDRESS` fail for the command and all its descendants, as on a Linux without checkpoint support.
 pub fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (load, jump_if_equal, return_action) = (0x20, 0x15, 0x06);
@@ -34,7 +35,7 @@ pub fn refuse_copies(command: &mut Command) {
     ];
     let install = move || {
         let program = libc::sock_fprog { len: 6, filter: filter.as_ptr().cast_mut() };
-        // SAFETY: the program lives until the second call returns, and is only read.
+        // SAFETY: the second call only reads the program, which lives until the call returns.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0

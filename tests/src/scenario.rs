@@ -1,7 +1,7 @@
-//! A scenario is the basis of most tests of the built program: a separate folder, and methods that run the program in
-//! it and return its complete output.
+//! A scenario, the basis of most tests of the built program: a separate folder, and methods that run the program in
+//! that folder and return its complete output.
 //!
-//! This module builds nothing. Only `run_plan` judges an outcome.
+//! This module builds nothing, and only `run_plan` checks an outcome.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -32,7 +32,7 @@ impl Scenario {
         scenario
     }
 
-    /// A scenario with this text as its `plan.toml`.
+    /// Creates a scenario with this text as its `plan.toml`.
     pub fn with_plan(plan: &str) -> Self {
         let scenario = Self::create();
         scenario.write("plan.toml", plan);
@@ -43,7 +43,7 @@ impl Scenario {
         self.folder.path()
     }
 
-    /// The program's `XDG_RUNTIME_DIR`, where it puts its sockets.
+    /// The folder for the program's sockets, which the program gets as `XDG_RUNTIME_DIR`.
     pub fn runtime(&self) -> PathBuf {
         self.path().join("xdg")
     }
@@ -69,7 +69,7 @@ impl Scenario {
         to
     }
 
-    /// The command, ready to be started in this folder.
+    /// Returns the command, ready to be started in this folder.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         self.command_of(&binary(), arguments)
     }
@@ -83,11 +83,12 @@ impl Scenario {
             .env("XDG_RUNTIME_DIR", self.runtime())
             // Hide other live runs on this machine from the test.
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
-            // Tests that run at the same time have cards with the same UUID, but must not share their locks.
+            // Tests that run at the same time have cards with the same UUID, so they must not share the locks of cards.
             .env("OPT_SUPERVISOR_LOCK_DIR", self.path())
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
-            // Cargo adds the folder of libraries built for tests, which contains the twin of a card's driver.
+            // Cargo adds the folder of libraries built for tests to this variable. The twin of a card's driver is
+            // there.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -103,7 +104,8 @@ impl Scenario {
         self.finish(child, arguments)
     }
 
-    /// Waits for a started command and collects its output. If it does not end in time, all its processes are killed.
+    /// Waits for a started command and collects its output. If the command does not end in time, all its processes are
+    /// killed.
     pub fn finish<A: AsRef<OsStr>>(&self, mut child: Child, arguments: &[A]) -> Outcome {
         let stdout = drain(child.stdout.take());
         let stderr = drain(child.stderr.take());
@@ -134,8 +136,8 @@ impl Scenario {
         self.path().join("runs/plan")
     }
 
-    /// Runs `run plan.toml` with more arguments, checks the exit code and that nothing is left behind, and reads the
-    /// summary.
+    /// Runs `run plan.toml` with more arguments, checks the exit code, checks that nothing is left behind, and reads
+    /// the summary.
     pub fn run_plan(&self, code: i32, more: &[&str]) -> (Outcome, Summary) {
         let outcome = self.run(&[&["run", "plan.toml"], more].concat()).expect_exit(code);
         let summary = Summary::read(&self.run_folder(), &outcome);

@@ -1,5 +1,5 @@
-//! A fixture in which processes are killed: a small plan in its own folder, supervisors that can be recognised by a
-//! mark, and checks of the folder and the verdicts afterwards.
+//! A fixture for runs in which processes are killed. It has a small plan in its own folder, supervisors that can be
+//! recognised by a mark, and checks of the folder and the verdicts after the run.
 //!
 //! The mark is a value of RLIMIT_LOCKS. Linux has ignored this limit for twenty years, and every descendant inherits
 //! it, even one that changes its session, parent or environment. The mark therefore identifies the fixture's processes
@@ -48,7 +48,7 @@ const DEVICE_VERDICTS: Verdicts = &[
     ("loops_forever", "TIMEOUT", Some("candidate")),
 ];
 
-/// Like `DEVICE_VERDICTS`, for a card, without the endless kernel, which would take a minute there.
+/// Like `DEVICE_VERDICTS`, but for a card, and without the endless kernel, which would take a minute on a card.
 const CARD_VERDICTS: Verdicts = &[
     ("naive", "PASSED", None),
     ("wants_a_workspace", "PASSED", None),
@@ -84,7 +84,7 @@ impl Process {
         self.has("__runner")
     }
 
-    /// A runner, a compiler, or a process that a compiler started.
+    /// Returns whether this is a runner, a compiler, or a process that a compiler started.
     pub fn is_below_a_worker(&self) -> bool {
         self.is_runner() || !(self.has("__worker") || self.has("run"))
     }
@@ -139,7 +139,8 @@ impl Fixture {
     ) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // Do not use TMPDIR: the folder contains sockets, whose paths may have at most 107 bytes.
+        // Do not use TMPDIR, because its path may be long. The folder contains sockets, whose paths may have at most
+        // 107 bytes.
         let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
@@ -201,7 +202,7 @@ impl Fixture {
         )
     }
 
-    /// Starts a marked supervisor for the run folder. Its output goes to files of the fixture.
+    /// Starts a supervisor that has the mark, for the run folder. Its output goes to files of the fixture.
     pub fn start(&self, more: &[&str]) -> Result<Child, String> {
         let file = |name: &str| {
             fs::File::options()
@@ -231,7 +232,7 @@ impl Fixture {
         command.spawn().map_err(|error| format!("starting {}: {error}", self.binary.display()))
     }
 
-    /// Starts a marked supervisor, with `--resume` if there is a run to resume.
+    /// Starts a supervisor that has the mark, with `--resume` if there is a run to resume.
     pub fn resume(&self) -> Result<Child, String> {
         let begun = fs::read_dir(&self.run).is_ok_and(|mut entries| entries.next().is_some());
         self.start(if begun { &["--resume"] } else { &[] })
@@ -266,7 +267,7 @@ impl Fixture {
         Err(format!("timed out after {LONG:?} waiting for: {what}\n{}", self.state()))
     }
 
-    /// The live processes of this fixture.
+    /// Returns the live processes that have this fixture's mark.
     pub fn marked(&self) -> Vec<Process> {
         pids().filter(|&pid| has_mark(pid, self.mark)).filter_map(read_process).collect()
     }
@@ -303,7 +304,7 @@ impl Fixture {
     /// running supervisor needs.
     pub fn no_file_is_left(&self) -> Result<(), String> {
         let mut leftover_files = files_below(&self.folder.join("runtime"));
-        // The lock file for the supervisors' folders is empty and stays.
+        // Supervisors leave the empty lock file of their folders in place.
         leftover_files.retain(|path| !path.ends_with("opt-supervisor/w/gate"));
         leftover_files.extend(files_below(&self.folder.join("temporary")));
         for path in names(&self.run).into_iter().map(|name| self.run.join(name)) {
@@ -330,12 +331,13 @@ impl Fixture {
         serde_json::from_str(&text).map_err(|error| format!("summary.json is not valid JSON: {error}"))
     }
 
-    /// Checks that every candidate has the required verdict, and that no attempt that counts failed in another way.
+    /// Checks that every candidate has the required verdict, and that no attempt failed in another way, unless the
+    /// attempt was repeated because of the machine.
     pub fn verdicts_are_right(&self) -> Result<(), String> {
         self.verdicts_are_right_except(&[])
     }
 
-    /// Like `verdicts_are_right`, but these candidates may also be SKIPPED.
+    /// Like `verdicts_are_right`, but the candidates in `cancelled` may also be SKIPPED.
     fn verdicts_are_right_except(&self, cancelled: &[&str]) -> Result<(), String> {
         let summary = self.summary()?;
         let mut found = BTreeMap::new();
@@ -364,7 +366,7 @@ impl Fixture {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
     }
 
-    /// The number of attempts that ended as INFRA_ERROR, which a run repeats within limits.
+    /// Returns the number of attempts that ended as INFRA_ERROR. A run repeats such attempts within limits.
     pub fn repeated_attempts(&self) -> Result<usize, String> {
         let summary = self.summary()?;
         let empty = Vec::new();
@@ -376,7 +378,7 @@ impl Fixture {
             .count())
     }
 
-    /// A description of the run's state, for failure messages.
+    /// Describes the run's state, for failure messages.
     pub fn state(&self) -> String {
         let tail = |path: PathBuf| {
             let text = fs::read_to_string(path).unwrap_or_default();

@@ -42,7 +42,8 @@ impl Summary {
         (candidate["status"].as_str(), candidate["blame"].as_str())
     }
 
-    /// The number of attempts that count. Attempts that failed because of the machine are repeated and do not count.
+    /// Returns the number of attempts that count. Attempts that failed because of the machine are repeated and do not
+    /// count.
     #[track_caller]
     pub fn attempts_that_count(&self, job: &str, candidate: &str) -> usize {
         let attempts = list(&self.candidate(job, candidate)["attempts"]);

@@ -1,4 +1,4 @@
-//! The users as which tests run the program: the current user and, if that is root, also an ordinary user.
+//! The users that tests run the program as: the current user and, if that is root, also an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::paths::binary;
 use crate::scenario::Scenario;
 
-/// The first of a range of user ids that are rarely in use, so other processes are unlikely to have such an id.
+/// The first user id of a range that is rarely in use, so that no other process is likely to have such an id.
 const FIRST: u32 = 61_000;
-/// The number of ids for one test process. Concurrent test processes very likely use different ids.
+/// The number of user ids for each test process. Concurrent test processes very likely use different ids.
 const IDS_PER_PROCESS: u32 = 16;
 const PROCESSES: u32 = 256;
 
@@ -23,13 +23,13 @@ pub enum User {
     Ordinary(u32),
 }
 
-/// The users as which this process can run the program. Only root can switch users.
+/// Returns the users that this process can run the program as. Only root can switch users.
 pub fn users() -> Vec<User> {
     std::iter::once(User::Own).chain(User::ordinary()).collect()
 }
 
 impl User {
-    /// A user that very likely no other test uses; `None` if this process cannot switch users.
+    /// Returns a user that very likely no other test uses, or `None` if this process cannot switch users.
     pub fn ordinary() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % IDS_PER_PROCESS;
@@ -39,15 +39,15 @@ impl User {
             .then_some(Self::Ordinary(FIRST + block * IDS_PER_PROCESS + number))
     }
 
-    /// The built program at a path from which the user can start it.
+    /// Returns a path of the built program at which the user may execute it.
     pub fn program(self, scenario: &Scenario) -> PathBuf {
         match self {
             Self::Own => binary(),
             Self::Ordinary(_) => {
                 let copy = scenario.path().join("opt-supervisor");
-                // A separate process makes the copy. If this process had the copy open for writing while another test
-                // starts a process, the new process would inherit the descriptor, and the copy could not be executed
-                // ("text file busy").
+                // Let a separate process make the copy. If this process wrote the copy, another test might start a
+                // process at the same moment. That process would inherit the open descriptor, and the copy could not be
+                // executed ("text file busy").
                 let copied = Command::new("cp").args([&binary(), &copy]).status();
                 assert!(copied.is_ok_and(|status| status.success()), "the program is copied");
                 copy
@@ -55,7 +55,7 @@ impl User {
         }
     }
 
-    /// Makes this user the owner of the scenario and everything in it, without changing modes.
+    /// Makes this user the owner of the scenario and of everything in it, without changing modes.
     pub fn take_ownership(self, scenario: &Scenario) {
         if let Self::Ordinary(number) = self {
             give(scenario.path(), number);
@@ -64,7 +64,7 @@ impl User {
 
     pub fn apply_to(self, command: &mut Command) {
         if let Self::Ordinary(number) = self {
-            // If the parent is root, `uid` also drops supplementary groups.
+            // If the parent is root, `uid` also drops the supplementary groups.
             command.uid(number).gid(number);
         }
     }

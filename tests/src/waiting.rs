@@ -1,13 +1,13 @@
-//! Waits for a state, with a short polling interval and a long limit.
+//! Functions that wait until a condition holds, with a short polling interval and a long limit.
 
 use std::time::{Duration, Instant};
 
-/// The limit for states that are reached within moments unless the machine is busy.
+/// The time limit for conditions that hold within moments unless the machine is busy.
 pub const LONG: Duration = Duration::from_secs(180);
-/// The polling interval. It is short, because checks are cheap.
+/// The polling interval. It can be short, because the checks are cheap.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Polls `holds`, and returns whether it became true in time.
+/// Polls `holds`, and returns whether it became true before the limit.
 #[must_use]
 pub fn holds_within(timeout: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;

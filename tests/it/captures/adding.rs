@@ -1,4 +1,4 @@
-//! `captures add`: a store built file by file equals the store that `pack` makes.
+//! Tests that `captures add` builds the same store, file by file, as `pack` does at once.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{blobs, captures_below, pack, tree};
 
 const OP: &str = "captures/torch_nn_functional_embedding";
 
-/// Adds a file of the op as `op/NAME`.
+/// Adds a file of the op, which the store lists as `op/NAME`.
 fn add(scenario: &Scenario, file: &str, name: &str, code: i32, more: &[&str]) -> opt_tests::Outcome {
     let path = data(OP).join(file);
     let entry = format!("op/{name}");
@@ -89,7 +89,7 @@ fn interrupted_addition_is_continued() {
     let scenario = Scenario::create();
     add(&scenario, "entry_000000.pt", "entry_000000.pt", 0, &[]);
     let store = scenario.path().join("store");
-    // Recreate the state after a kill: the journal has the entry, and the index is missing.
+    // Recreate the state after a kill: the entry is in the journal, and the index is missing.
     let index = std::fs::read_to_string(store.join("captures.json")).expect("the index");
     let index: serde_json::Value = serde_json::from_str(&index).expect("the index is JSON");
     let entry = &index["entries"][0];

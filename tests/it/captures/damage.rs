@@ -1,4 +1,5 @@
-//! `captures check` on damaged stores: it finds a flipped bit in any byte, and every missing or superfluous file.
+//! Tests that `captures check` finds all damage to a store: a flipped bit in any byte, and every missing or superfluous
+//! file.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,7 +17,7 @@ fn checked(store: &Path) -> Checked {
 fn small_store(scenario: &Scenario) -> std::path::PathBuf {
     let folder = data("captures/torch_matmul");
     std::fs::create_dir(scenario.path().join("set")).expect("the folder is created");
-    // The smallest entry, because the duration of this test grows with the size of the store.
+    // Use the smallest entry, because the duration of this test grows with the size of the store.
     std::fs::copy(folder.join("entry_000004.pt"), scenario.path().join("set/entry_000004.pt"))
         .expect("copied");
     pack(scenario, &scenario.path().join("set"), "store")
@@ -76,7 +77,7 @@ fn missing_and_superfluous_files_are_named() {
         assert!(found.len() == 1 && found[0].contains(what), "{name}: {found:?}");
         std::fs::remove_file(store.join(&name)).expect("removed");
         let folder = store.join(&name).parent().expect("a folder").to_owned();
-        // Only empty folders are removed.
+        // This removes only empty folders.
         let _ = std::fs::remove_dir(folder);
     }
     std::fs::rename(store.join("entries/entry_000004.pt"), &away).expect("moved");
@@ -110,7 +111,7 @@ fn hostile_store_does_not_affect_files_outside_it() {
         refused.expect_stderr(&["is not a valid name of an entry"]);
     }
     with_index(&index);
-    // Replace a blob with a link to a file of the same length. No command may read that file.
+    // Replace a blob with a link to a file of the same length. No command may read that file through the link.
     let blob = blobs(&store).remove(0);
     let secret = scenario.write("secret", vec![7; to_index(std::fs::metadata(&blob).expect("a blob").len())]);
     std::fs::remove_file(&blob).expect("removed");

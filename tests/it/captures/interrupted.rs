@@ -1,5 +1,6 @@
-//! Kills `captures pack` fifty times: every blob with its final name is complete, and the store that results when
-//! packing is continued equals one that was packed without interruption. Also tests the messages about unfinished stores.
+//! Kills `captures pack` fifty times. Every blob with its final name must be complete, and when packing is continued,
+//! the store must equal one that was packed without interruption. Other tests cover the messages about unfinished
+//! stores.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use super::{captures_below, pack, tree};
 use crate::report::browser::skipped;
 
 const KILLS: u32 = 50;
-/// Before each kill, the test waits for a random number of new files, less than this.
+/// The limit for the random number of new files that the test waits for before each kill.
 const MAX_FILES: u64 = 40;
 
 /// Asserts that two stores are equal except for the start time in the index and the index's digest.
@@ -40,7 +41,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     let mut chance = Chance(20);
     let (mut kills, mut finished) = (0, 0);
     while kills < KILLS {
-        // If the last kill came too late, the store is complete, and packing it again is refused.
+        // If the last kill came too late, the store is already complete, and `pack` refuses to pack it again.
         let was_whole = store.join("captures.json").exists();
         let target =
             files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("the number fits");
@@ -68,7 +69,7 @@ fn interrupted_pack_continues_to_the_same_store() {
             }
         }
     }
-    // Continue, unless the last kill came too late.
+    // Continue, unless the last kill came too late and the store is complete.
     if !store.join("captures.json").exists() || store.join("partial").exists() {
         scenario.run(&arguments).expect_exit(0);
     }

@@ -1,5 +1,5 @@
-//! One bad file does not stop a command that reads many files: the command names the bad file, processes the others,
-//! and ends with exit code 1. Also, no command follows links or blocks on a FIFO in a store.
+//! Tests that one bad file does not stop a command that reads many files: the command names the bad file, processes the
+//! others, and ends with exit code 1. Other tests check that no command follows links or blocks on a FIFO in a store.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RWXU).expect("a FIFO");
 }
 
-/// Creates a folder with captures and three other files. Returns the folder and the names of those three.
+/// Creates a folder with captures and three other files. Returns the folder and the names of these three files.
 fn mixed_set(scenario: &Scenario) -> (std::path::PathBuf, [&'static str; 3]) {
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     fifo(&set.join("fifo.pt"));
@@ -40,7 +40,7 @@ fn pack_names_what_it_leaves_out() {
     packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it is 16 folders deep"]);
     packed.expect_stderr(&["its name is not allowed in a store"]);
     packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "files left out");
-    // A file that is not a capture is kept as it is.
+    // The store keeps a file that is not a capture unchanged.
     packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "files kept whole");
     scenario.run(&["captures", "check", "store"]).expect_exit(0);
     scenario
@@ -74,7 +74,7 @@ fn unpack_continues_after_a_damaged_entry() {
     unpacked.expect_equal(tree(&scenario.path().join("out")).len(), file_count - 1, "files");
 }
 
-/// If there is a link at the path of a file or folder that `unpack` writes, nothing is written through the link.
+/// Nothing is written through a link, even if there is one at the path of a file or folder that `unpack` writes.
 #[test]
 fn unpack_follows_no_link() {
     let scenario = Scenario::create();
@@ -134,7 +134,8 @@ fn fifos_and_links_in_a_store_are_refused() {
     refused.expect_stderr(&["not a regular file"]);
 }
 
-/// A file's name has at most 255 bytes, so `unpack` cannot name the unfinished file by adding to this name.
+/// A file name has at most 255 bytes. This name is so long that `unpack` cannot name its unfinished file by adding to
+/// it.
 #[test]
 fn unpack_restores_a_file_with_the_longest_name() {
     let scenario = Scenario::create();

@@ -1,4 +1,5 @@
-//! Runs from a store: the same verdicts as from files, and a damaged store affects only its own job.
+//! Tests runs from a store: they give the same verdicts as runs from files, and a damaged store affects only its own
+//! job.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
@@ -14,14 +15,14 @@ const CANDIDATES: [&str; 4] =
     ["fast", "bad/wrong_by_nine_percent", "bad/writes_into_an_input", "bad/segfaults"];
 
 fn run(captures: &Path) -> (Scenario, Summary) {
-    // Profiling is left out, because times differ between runs.
+    // Leave out profiling, because times differ between runs.
     let plan = Plan { captures: captures.to_owned(), ..Plan::softmax(&CANDIDATES) }.text();
     let scenario = Scenario::with_plan(&format!("[run]\nstages = [\"build\", \"verify\"]\n{plan}"));
     let (_, summary) = scenario.run_plan(0, &[]);
     (scenario, summary)
 }
 
-/// The candidates of a run, without the addresses of illegal writes, which differ between runs.
+/// Returns the candidates of a run, without the addresses of illegal writes, because these differ between runs.
 fn verdicts(summary: &Summary) -> Vec<Value> {
     const OF_CANDIDATE: [&str; 6] = ["name", "status", "blame", "detail", "failures", "failed_stage"];
     const OF_VERIFY: [&str; 6] = [
@@ -79,7 +80,7 @@ fn run_from_a_store_gives_the_verdicts_of_a_run_from_files() {
     assert_eq!((&job["captures"]["form"], &other["captures"]["form"]), (&"store".into(), &"files".into()));
 }
 
-/// Among the captures are strided views, a lazy conjugate, and arguments without tensors.
+/// The captures include strided views, a lazy conjugate, and arguments without tensors.
 #[test]
 fn check_of_a_store_equals_the_check_of_its_files() {
     let scenario = Scenario::create();
@@ -121,8 +122,8 @@ fn missing_blob_ends_its_job_as_capture_error() {
     outcome.expect(detail.contains(&*name), format_args!("`{detail}` names the blob {name}"));
 }
 
-/// Damage that keeps the size of a blob shows only as wrong values. When a candidate fails, the worker therefore checks
-/// the capture before it blames the candidate.
+/// If damage does not change the size of a blob, it shows only as wrong values. When a candidate fails, the worker
+/// therefore checks the capture before it blames the candidate.
 #[test]
 fn damaged_blob_ends_as_capture_error() {
     let scenario = Scenario::create();

@@ -1,4 +1,4 @@
-//! A run in the background, and a simple client of its socket.
+//! A run in the background, and a simple client of its control socket.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::{Value, json};
 
-/// The longest wait for a line, which normally arrives within seconds; long enough for a busy machine.
+/// The longest wait for a line. A line normally arrives within seconds, but a busy machine may need longer.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A run of `plan.toml` in the background.
@@ -72,7 +72,7 @@ impl<'s> LiveRun<'s> {
         self.scenario.run(&all)
     }
 
-    /// The sum of these fields of the supervisor's `/proc/PID/status`, in KiB.
+    /// Returns the sum of these fields of the supervisor's `/proc/PID/status`, in KiB.
     pub fn kib(&self, names: &[&str]) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the supervisor lives");
@@ -121,7 +121,7 @@ impl Client {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// The next line, or `None` when the connection is closed.
+    /// Returns the next line, or `None` if the connection is closed.
     pub fn line(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -132,7 +132,8 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns the result. The error is its stable code, `closed`, or the text of an I/O error.
+    /// Sends a request and returns the result. On failure, returns the stable code of the error, `closed`, or the text
+    /// of an I/O error.
     pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, String> {
         self.id += 1;
         let mut line =

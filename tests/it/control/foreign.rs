@@ -1,5 +1,5 @@
-//! Runs the two example clients of `docs/reference/control.md`, a few lines of Python and a socat command, as printed
-//! on the page.
+//! Runs the two example clients of `docs/reference/control.md` as printed on the page: a few lines of Python and a
+//! socat command.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::client::LiveRun;
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The page's first code block in this language that contains `mark`.
+/// Returns the first code block of the page that is in this language and contains `mark`.
 fn documented_block(language: &str, mark: &str) -> String {
     let page =
         std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("a readable page");
@@ -27,7 +27,7 @@ fn is_installed(program: &str, argument: &str) -> bool {
     Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
 }
 
-/// A request for every method, in an order in which all of them succeed.
+/// Returns one request for every method, in an order in which all of them succeed.
 fn requests() -> Vec<(&'static str, Value)> {
     let fast = format!("{}/configs/demo/softmax/fast.c", repository().display());
     vec![
@@ -108,8 +108,8 @@ fn documented_socat_command_can_call_every_method() {
             !request.contains('\''),
             "the command line puts the request in single quotes, so it must contain none: {request}"
         );
-        // The documented command waits at most two seconds for output (`-t 2`). That ends the stream of events, but is
-        // too short for a result.
+        // The documented command waits at most two seconds for output (`-t 2`). This ends the stream of events as
+        // intended, but is too short for a result.
         let line = match method {
             "result" => line.replace("-t 2", "-t 120"),
             _ => line.clone(),

@@ -1,4 +1,4 @@
-//! Hostile clients, and users without permission, do not affect the run.
+//! Tests that hostile clients, and users without permission, do not affect the run.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The target for the supervisor's memory (20 MiB, see docs/explanation/benchmarks.md). Pages of the executable are not
-/// counted, because their number depends on the machine.
+/// The target for the supervisor's memory (20 MiB, see docs/explanation/benchmarks.md). It does not include pages of
+/// the executable, because their number depends on the machine.
 const MAX_KIB: u64 = 20 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const LINES: usize = 10_000;
@@ -31,7 +31,7 @@ impl RandomNumbers {
     }
 }
 
-/// Requests to mutate. A mutated request may still be valid, so no seed ends or changes the run.
+/// Requests to mutate. No seed ends or changes the run, because a mutated request may still be valid.
 const SEEDS: [&str; 6] = [
     r#"{"jsonrpc":"2.0","id":1,"method":"status"}"#,
     r#"{"jsonrpc":"2.0","id":"x","method":"workers","params":{}}"#,
@@ -89,7 +89,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
         drop(stop_sender);
         watch.join().expect("the watching thread ends without a panic")
     });
-    // The run is unaffected: a well-behaved client is served.
+    // The run still serves a well-behaved client.
     until("a connection is free", || Client::connect(&socket).call("workers", &json!({})).is_ok());
     println!("VmHWM: {} KiB", run.kib(&["VmHWM:"]));
     run.ctl(&["result", "softmax/fast", "--wait"]).expect_exit(0).expect_stdout(&["PASSED"]);
@@ -100,7 +100,7 @@ fn run_survives_ten_thousand_lines_and_two_hundred_clients() {
     outcome.expect_equal(summary.verdict("softmax", "fast"), (Some("PASSED"), None), "fast");
 }
 
-/// Starts clients that send random lines, and sends requests from the client that never reads.
+/// Starts clients that send random lines, and sends requests from the client that never reads its answers.
 fn send_hostile_traffic<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     socket: &'scope Path,
@@ -108,7 +108,7 @@ fn send_hostile_traffic<'scope>(
 ) {
     scope.spawn(move || {
         let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"status\"}\n".repeat(500);
-        // The server closes the connection at some point, which ends this loop.
+        // The loop ends when the server closes the connection.
         while non_reader.send(&line).is_ok() {}
     });
     for talker in 0..HOSTILE_CLIENTS {
@@ -117,7 +117,8 @@ fn send_hostile_traffic<'scope>(
             let mut client = Client::connect(socket);
             for _ in 0..LINES / usize::try_from(HOSTILE_CLIENTS).expect("a few") {
                 let line = random_line(&mut random);
-                // An empty line or a request without an id gets no answer, so send a valid request after it.
+                // The server does not answer an empty line or a request without an id, so send a valid request after
+                // it.
                 let asked =
                     [&line[..], b"{\"jsonrpc\":\"2.0\",\"id\":\"end\",\"method\":\"workers\"}\n"].concat();
                 if client.send(&asked).is_err() {
@@ -139,7 +140,7 @@ fn send_hostile_traffic<'scope>(
     }
 }
 
-/// Two hundred clients at once: 32 are served, and the others get the answer that the server is busy.
+/// Connects two hundred clients at once. The server serves 32, and tells the others that it is busy.
 fn connect_two_hundred_clients(run: &LiveRun<'_>) {
     until("earlier connections are closed, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();
@@ -170,8 +171,8 @@ fn refused_client_gets_busy_error() {
             client
         })
         .collect();
-    // The server closes a connection after a minute of silence. Another request from every client restarts that
-    // minute, so all 32 connections are in use below.
+    // The server closes a connection after a minute of silence. A request from every client restarts this minute, so
+    // that all 32 connections are in use below.
     for client in &mut idle_clients {
         client.call("workers", &json!({})).expect("the connection is still open");
     }
@@ -207,7 +208,7 @@ fn another_user() -> Option<User> {
     other
 }
 
-/// Starts a run whose folders another user may enter, so only the mode of the socket protects it.
+/// Starts a run whose folders another user may enter, so that only the mode of the socket protects the run.
 fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
     set_mode(scenario.path(), 0o755);
     let run = LiveRun::start(scenario, &["--quiet", "--keep-open"]);
@@ -236,7 +237,7 @@ fn another_user_is_refused_by_the_sockets_mode() {
     run.finish_any();
 }
 
-/// If all permissions are open, the supervisor still refuses a peer with another uid.
+/// Even if the permissions let everybody connect, the supervisor refuses a peer with another uid.
 #[test]
 fn another_user_is_refused_by_the_peer_check() {
     let Some(other) = another_user() else {

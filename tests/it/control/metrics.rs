@@ -23,7 +23,7 @@ fn scrape(address: &str, path: &str) -> String {
     answer
 }
 
-/// The samples of a page, by name and labels as the page has them. `name{}` is the same sample as `name`.
+/// Returns the samples of a page, by name and labels as the page spells them. `name{}` is the same sample as `name`.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
@@ -35,7 +35,8 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Like `samples`, but parsed by the Python package `prometheus_client`. Returns `None` if it is not installed.
+/// Like `samples`, but lets the Python package `prometheus_client` parse the page. Returns `None` if the package is not
+/// installed.
 fn samples_by_prometheus_client(scenario: &Scenario, page: &str) -> Option<BTreeMap<String, f64>> {
     const READ: &str = "
 import json, sys
@@ -83,7 +84,7 @@ fn dashboard_uses_served_metrics_and_all_served_metrics_are_documented() {
         }
     }
     assert!(5 < queries.len(), "the dashboard has panels: {queries:?}");
-    // A metric without samples is not served, so give each metric a sample.
+    // Give each metric a sample, because a metric without samples is not served.
     let metrics = Metrics::default();
     metrics.granted("build");
     metrics.attempt_ended("build", "PASSED", std::time::Duration::from_secs(1));
@@ -118,7 +119,7 @@ fn dashboard_uses_served_metrics_and_all_served_metrics_are_documented() {
     }
 }
 
-/// The unit file is tested unchanged except for the path of the program.
+/// The unit file is tested as it is, except for the path of the program.
 #[test]
 fn systemd_accepts_the_unit_file() {
     let unit =
@@ -160,10 +161,10 @@ fn counters_agree_with_the_summary() {
     let text = page;
     let page = samples(text);
     match samples_by_prometheus_client(&scenario, text) {
-        // The reference implementation of the format must read the same samples.
+        // The reference implementation must read the same samples from the page.
         Some(read) => {
             assert!(read.keys().eq(page.keys()), "{read:#?}\n{page:#?}");
-            // Values pass through JSON, which may change the last digit.
+            // The values were converted to JSON, which may change the last digit.
             let is_same = |(one, other): (&f64, &f64)| (one - other).abs() <= other.abs() * 1e-12;
             assert!(read.values().zip(page.values()).all(is_same), "{read:#?}\n{page:#?}");
         }
@@ -182,7 +183,7 @@ fn counters_agree_with_the_summary() {
             count(format!("opt_supervisor_leases_granted_total{{stage={stage}}}"));
         }
     }
-    // Workers that ended with the run were still alive when the metrics were read.
+    // Workers without a reason ended with the run. They were still alive when the metrics were read.
     let workers = list(&summary.document["workers"]);
     for reason in workers.iter().filter_map(|worker| worker["recycled_because"].as_str()) {
         count(format!("opt_supervisor_recycles_total{{reason=\"{reason}\"}}"));

@@ -1,4 +1,4 @@
-//! Candidates submitted to an open run, and `eval`.
+//! Tests candidates that are submitted to an open run, and `eval`.
 
 use opt_tests::{Scenario, repository, summary::list};
 use serde_json::{Value, json};
@@ -103,7 +103,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
         })
         .collect();
     outcome.expect_equal(lines.len(), 11, "lines, one for each candidate");
-    // Workers and the results of the baseline are reused: each role was started once.
+    // The workers and the baseline's results are reused, so only one worker of each role was started.
     outcome.expect_equal(list(&summary.document["workers"]).len(), 2, "workers");
     outcome.expect_equal(summary.attempts_that_count("softmax", "naive"), 3, "attempts of the baseline");
 }
@@ -203,7 +203,7 @@ fn language_and_symbol_are_given_on_the_command_line() {
     let unknown = scenario.run(&["eval", "plan.toml", &other, "--language", "cobol"]).expect_exit(2);
     unknown.expect_stderr(&["unknown language `cobol`", "`torch-extension`"]);
     run.ctl(&["shutdown"]).expect_exit(0);
-    // No candidate but the baseline passed.
+    // No candidate passed, apart from the baseline.
     run.finish(1);
 }
 

@@ -1,4 +1,4 @@
-//! A run whose baseline's source changes before it is resumed.
+//! Tests a run that is resumed after the source of its baseline has changed.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::built;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// The numbers of a candidate's attempts at a stage.
+/// Returns the numbers of a candidate's attempts at a stage.
 fn attempts(summary: &Summary, candidate: &str, stage: &str) -> Vec<Value> {
     list(&summary.candidate(SOFTMAX, candidate)["attempts"])
         .iter()
@@ -31,7 +31,7 @@ fn candidates_are_timed_again_if_the_baseline_has_changed() {
     let text =
         format!("#include \"opt_candidate.h\"\nOPT_EXPORT int run({arguments}) {{ {crash}; return 0; }}\n");
     scenario.write("bad/segfaults.c", text);
-    // The plan names copies of the kernels, which the test may change.
+    // The plan names copies of the kernels, because the test changes them.
     let plan = Plan::softmax(&["fast", "bad/segfaults"]).text();
     let plan = plan.replace(&kernels.display().to_string(), &scenario.path().display().to_string());
     scenario.write("plan.toml", plan);

@@ -1,5 +1,5 @@
-//! Captures on a disk that fails while they are in use. No candidate is blamed, and `--resume` continues when the disk
-//! works again.
+//! Tests captures on a disk that fails while the run reads them. No candidate is blamed, and `--resume` continues when
+//! the disk works again.
 
 use std::ops::Range;
 
@@ -15,19 +15,19 @@ use crate::report::browser::skipped;
 use crate::results::plans::{Plan, SOFTMAX};
 
 const CAPTURES: &str = "demo/torch_nn_functional_softmax";
-/// The entry whose bytes fail.
+/// The entry with the bytes that cannot be read.
 const ENTRY: &str = "entry_000000.pt";
 const WHOLE: Range<u64> = 0..u64::MAX;
 const CANDIDATES: [&str; 2] = ["naive", "fast"];
 
-/// A plan whose captures are on a disk that can fail, and the disk. If no disk can be mounted, prints that the test is
-/// skipped and returns `None`.
+/// Returns a plan whose captures are on a disk that can fail, and the disk. If no disk can be mounted, prints that the
+/// test is skipped and returns `None`.
 fn with_disk(extra: &str) -> Option<(Scenario, FaultyDisk)> {
     let scenario = Scenario::create();
     let captures = scenario.path().join("captures");
     std::fs::create_dir(&captures).expect("an empty folder");
     let plan = Plan { captures: captures.clone(), extra: extra.to_owned(), ..Plan::softmax(&["fast"]) };
-    // Without timing, which takes most of the time of a run.
+    // Leave out timing, which takes most of the time of a run.
     let text = format!("[run]\nstages = [\"build\", \"verify\"]\n{}", plan.text());
     scenario.write("plan.toml", text);
     match FaultyDisk::mount(&data(CAPTURES), &captures) {
@@ -39,8 +39,8 @@ fn with_disk(extra: &str) -> Option<(Scenario, FaultyDisk)> {
     }
 }
 
-/// The whole pages of the entry's input or, if `output`, of its recorded output. They have no byte of another part of
-/// the capture.
+/// The pages that lie completely in the entry's input or, if `output`, in its recorded output. They contain no byte of
+/// another part of the capture.
 fn pages(output: bool) -> Range<u64> {
     let capture = CaptureFile::open(&data(CAPTURES).join(ENTRY)).expect("a capture");
     let storages = capture.storages();
@@ -50,7 +50,7 @@ fn pages(output: bool) -> Range<u64> {
     start.next_multiple_of(page)..end / page * page
 }
 
-/// Checks that neither a candidate nor one of its attempts has a verdict that blames the candidate.
+/// Checks that no verdict of a candidate and no result of an attempt blames the candidate.
 pub fn no_candidate_is_blamed(outcome: &Outcome, summary: &Summary) {
     for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
         outcome.expect(candidate["blame"] != "candidate", format_args!("no blame: {candidate:#}"));
@@ -152,7 +152,7 @@ fn call_that_waits_for_a_disk_that_hangs_blames_no_candidate() {
     all_pass(&outcome, &summary);
 }
 
-/// A capture set must not become smaller silently.
+/// A run must report such a file; otherwise the capture set would silently become smaller.
 #[test]
 fn capture_that_is_no_regular_file_ends_as_capture_error() {
     for (kind, says) in [("link", "No such file"), ("folder", "regular file"), ("pipe", "regular file")] {

@@ -1,11 +1,11 @@
-//! Faults of the machine that end or stop a compiler, and sources that imitate such faults.
+//! Tests faults of the machine that end or stop a compiler, and sources that imitate such faults.
 
 use opt_tests::users::set_mode;
 use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary, repository};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A scenario whose compiler is this shell script, with an answer to `--version` added. The script can call the real
+/// A scenario whose compiler is this shell script, extended by an answer to `--version`. The script can call the real
 /// compiler as `cc`.
 fn scenario(script: &str, build: &str) -> Scenario {
     let scenario = Scenario::create();
@@ -42,7 +42,7 @@ fn run_build(scenario: &Scenario) -> (Outcome, String, String) {
     (outcome, status, detail)
 }
 
-/// A script that prints more warnings than a result keeps, and then this line.
+/// Returns a script that prints more warnings than a result stores, followed by this line.
 fn after_warnings(line: &str) -> String {
     format!(
         "i=0; while [ $i -lt 400 ]; do echo \"kernel.c:$i:1: warning: unused variable\"; i=$((i+1)); done\n\
@@ -81,7 +81,7 @@ fn source_that_prints_machine_fault_is_blamed() {
     }
 }
 
-/// Before the assembler starts, a wrapper sends the signal to the compiler's driver. A driver that handles the signal
+/// A wrapper sends the signal to the compiler's driver before the assembler starts. A driver that handles the signal
 /// removes the assembler's input.
 #[test]
 fn compiler_that_is_asked_to_end_completes_its_build() {
@@ -105,7 +105,8 @@ fn stopped(text: &str) -> Option<Pid> {
     })
 }
 
-/// A program that the compiler starts, not the compiler itself, is stopped for longer than a build may take.
+/// The test stops not the compiler, but a program that the compiler starts. It stays stopped for longer than a build
+/// may take.
 #[test]
 fn build_timeout_excludes_time_in_which_compiler_is_stopped() {
     let limit = std::time::Duration::from_secs(4);
@@ -120,7 +121,7 @@ fn build_timeout_excludes_time_in_which_compiler_is_stopped() {
         part = stopped("a-part-that-is-stopped");
         part.is_some()
     });
-    // This fixed sleep is the pause itself, which must be longer than the limit.
+    // A fixed sleep is right here: the test needs a pause that is longer than the limit.
     std::thread::sleep(limit + limit / 2);
     let _ = kill_process(part.expect("found"), Signal::CONT);
     let outcome = scenario.finish(child, &arguments).expect_exit(0);
@@ -145,7 +146,7 @@ fn missing_compiler_is_reported_before_a_run_begins() {
         outcome.expect_stderr(&["C kernels cannot be compiled", says]);
         outcome.expect(!scenario.run_folder().exists(), "nothing was started");
     }
-    // The plan has no C++ kernel.
+    // The plan has no C++ kernel, so a missing C++ compiler does not matter.
     let set = "build.cxx=\"no-such-cxx\"";
     scenario.run(&["check", "plan.toml", "--set", set]).expect_exit(0);
 }

@@ -1,4 +1,4 @@
-//! Runs in a folder whose disk has no room.
+//! Tests runs in a folder whose disk has no free space.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,8 +19,8 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts a file system on the folder of runs. If this process may not mount one, prints that the test is skipped
-    /// and returns `None`.
+    /// Mounts a file system on the folder of runs. If this process is not allowed to mount one, prints that the test is
+    /// skipped and returns `None`.
     fn on_runs_of(scenario: &Scenario, options: &str) -> Option<Self> {
         let path = scenario.path().join("runs");
         fs::create_dir(&path).expect("an empty folder");
@@ -54,7 +54,7 @@ impl SmallDisk {
         fs::remove_dir_all(self.fillers()).expect("removed");
     }
 
-    /// Fills the room that is left, except for `rest` bytes.
+    /// Fills the remaining space, except for `rest` bytes.
     fn fill_except(&self, rest: u64) {
         let filler = self.fillers().join("filler");
         let mut file = File::create(&filler).expect("created");
@@ -72,19 +72,19 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Returns the resource that the run waits for; empty if it does not wait.
+/// Returns the resource that the run waits for, or an empty text if it does not wait.
 fn waits_for(run: &LiveRun<'_>) -> String {
     let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
     status["waiting"]["for"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A resource of a disk that can be used up.
+/// A resource of a disk that can run out.
 struct Room {
     /// The options of a small disk.
     options: &'static str,
-    /// The field of `status` that holds what is left.
+    /// The field of `status` that gives the remaining amount.
     field: &'static str,
-    /// Its name in messages.
+    /// The name of the resource in messages.
     name: &'static str,
     /// The amount that the test leaves free: enough for the database, too little for builds.
     left: u64,

@@ -1,5 +1,5 @@
-//! A machine that runs out of processes or memory during a run, and processes that are stopped for longer than others
-//! wait for them.
+//! Tests a machine that runs out of processes or memory during a run, and processes that are stopped for longer than
+//! other processes wait for them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,13 +21,14 @@ use crate::report::browser::skipped;
 use crate::results::plans::{Plan, SOFTMAX};
 
 const MIB: u64 = 1 << 20;
-/// How long a runner is stopped. Its calls may take a second each. Nothing that the test could wait for happens in the
-/// meantime.
+/// How long a runner is stopped. A call may take one second, so this is too long. The test sleeps for this time,
+/// because there is no event to wait for.
 const RUNNER_STOP: Duration = Duration::from_secs(3);
-/// How long a supervisor is stopped. Its workers wait up to 30 s for its answer, and end if none comes.
+/// How long a supervisor is stopped. This is longer than the 30 s for which its workers wait for its answer before they
+/// end.
 const SUPERVISOR_STOP: Duration = Duration::from_secs(33);
 
-/// A control group of version 1 with one controller, below the root. It is removed when it is dropped.
+/// A control group of version 1 with one controller, below the root group. Dropping the value removes it.
 struct Group(PathBuf);
 
 impl Group {
@@ -56,7 +57,7 @@ impl Group {
         fs::read_to_string(self.0.join(file)).expect("readable").trim().to_owned()
     }
 
-    /// The arguments of a shell that runs a command in this group.
+    /// Returns the arguments of a shell that runs a command in this group.
     fn shell(&self, command: &str) -> [OsString; 3] {
         let script = format!("echo $$ > '{}/cgroup.procs' && {command}", self.0.display());
         ["-c".into(), script.into(), binary().into()]
@@ -72,7 +73,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The group is busy until its last process has been reaped.
+        // The group cannot be removed until its last process has been reaped.
         let _ = holds_within(Duration::from_secs(20), || fs::remove_dir(&self.0).is_ok());
     }
 }
@@ -111,10 +112,11 @@ fn run_without_enough_processes_is_refused() {
     outcome.expect(!scenario.run_folder().exists(), "nothing was started");
 }
 
-/// How much memory the candidate of the next test fills.
+/// The amount of memory that the candidate of the next test fills.
 const FILLED: u64 = 400 * MIB;
 
-/// Another process takes so much memory that Linux must kill a process. It kills a runner, which has the highest score.
+/// Another process takes so much memory that Linux must kill a process. Linux chooses a runner, which has the highest
+/// score.
 #[test]
 fn candidate_that_linux_kills_for_lack_of_memory_is_not_blamed() {
     let Some(group) = Group::create("memory", "a machine without memory") else { return };
@@ -133,7 +135,7 @@ fn candidate_that_linux_kills_for_lack_of_memory_is_not_blamed() {
     let plan = Plan { extra, ..Plan::softmax(&["fast"]) };
     let text = plan.text().replace("candidates = [", &format!("candidates = ['{}', ", fills.display()));
     scenario.write("plan.toml", format!("[run]\nstages = [\"build\", \"verify\"]\n{text}"));
-    // Linux must not swap instead of killing a process.
+    // Without this, Linux might swap instead of killing a process.
     group.set("memory.swappiness", 0);
     let run = group.start(&scenario);
     let usage = || group.read("memory.usage_in_bytes").parse::<u64>().expect("a number");
@@ -197,7 +199,7 @@ fn runner_that_is_stopped_for_longer_than_its_limit_and_continued_passes() {
     let text = text.replace("candidates = [", &format!("candidates = ['{}', ", slow.display()));
     scenario.write("plan.toml", format!("[run]\nstages = [\"build\", \"verify\"]\n{text}"));
     let run = started(&scenario);
-    // Runners are started in advance, but a runner lives this long only if it has been called.
+    // A runner may have been started in advance, but it lives this long only if it has been called.
     let mut runner: Option<(Process, Instant)> = None;
     until("a runner is in a call", || {
         let found = runner_of(run.pid());

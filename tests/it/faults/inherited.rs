@@ -1,4 +1,4 @@
-//! What a run inherits from the program that starts it: ignored signals and missing capabilities.
+//! Tests runs that inherit ignored signals or missing capabilities from the program that starts them.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use opt_tests::{Scenario, Summary};
 use crate::report::browser::skipped;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// Runs a plan with a program before the command. Two candidates must end as usual, one of them by a kill.
+/// Starts a run through a program that changes what the run inherits. Two candidates must end as usual, one of them by
+/// a kill.
 fn run_below(program: &str, before: &[&str]) {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -30,11 +31,12 @@ fn run_below(program: &str, before: &[&str]) {
 
 #[test]
 fn run_whose_parent_ignores_sigchld_sees_how_its_processes_end() {
-    // A shell's `trap` cannot be used, because a shell handles SIGCHLD itself.
+    // The `trap` of a shell cannot be used here, because a shell handles SIGCHLD itself.
     run_below("/usr/bin/env", &["--ignore-signal=CHLD"]);
 }
 
-/// Without CAP_KILL, root may not signal processes of other users, so runners must keep its user.
+/// Without CAP_KILL, root may not send signals to processes of other users, so the runners of this run must be root's
+/// too.
 #[test]
 fn run_of_root_without_the_right_to_kill_ends_its_runners() {
     let setpriv = "/usr/bin/setpriv";

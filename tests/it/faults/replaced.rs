@@ -1,4 +1,4 @@
-//! Captures and libraries that are replaced, rewritten or removed during a run.
+//! Tests captures and libraries that are replaced, rewritten or removed during a run.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use crate::results::plans::{Plan, SOFTMAX};
 /// The pause between two listings of a folder whose files are removed.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A scenario with its own copy of the captures, and the path of the first of them.
+/// Returns a scenario with its own copy of the captures, and the path of the first capture.
 fn with_copied_captures(candidates: &[&str]) -> (Scenario, PathBuf) {
     let scenario = Scenario::create();
     let captures = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "set");
@@ -29,7 +29,7 @@ fn with_copied_captures(candidates: &[&str]) -> (Scenario, PathBuf) {
     (scenario, first)
 }
 
-/// Puts another file in the place of `path`, as programs do that save atomically.
+/// Replaces `path` with a new file, as programs do that save atomically.
 fn replace(path: &Path, contents: &[u8]) {
     let new = path.with_extension("new");
     fs::write(&new, contents).expect("written");
@@ -57,7 +57,7 @@ fn capture_that_is_replaced_after_the_survey_blames_no_candidate() {
     outcome.expect_equal(fast, (Some("CAPTURE_ERROR"), Some("capture")), "its verdict");
     let detail = summary.candidate(SOFTMAX, "fast")["detail"].as_str().unwrap_or_default();
     outcome.expect(detail.contains("written or replaced since the plan was checked"), detail);
-    // The bytes are the same, so the run continues.
+    // The bytes are the same as before, so the run continues.
     let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
     all_pass(&outcome, &summary);
 }
@@ -72,9 +72,9 @@ fn resumed_run_is_refused_if_a_capture_was_replaced_by_another() {
     outcome.expect_stderr(&["the captures of job `softmax` have changed"]);
 }
 
-/// Calls `change` with every file of a folder, again and again until the run has ended.
+/// Calls `change` with every file of a folder, repeatedly, until the run has ended.
 fn finish_while(run: LiveRun<'_>, folder: &Path, change: impl Fn(&Path) + Sync) -> Outcome {
-    /// Sets the flag when it is dropped, also during a panic.
+    /// Sets the flag when dropped, even during a panic.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -96,13 +96,13 @@ fn finish_while(run: LiveRun<'_>, folder: &Path, change: impl Fn(&Path) + Sync) 
     })
 }
 
-/// Checks that no candidate is blamed if its library is changed during the run, and that every candidate passes when
-/// the run is resumed.
+/// Checks that no candidate is blamed if its library is changed during the run, and that every candidate passes after
+/// the run has been resumed.
 fn changed_libraries_blame_no_candidate(change: impl Fn(&Path) + Sync) {
     let (scenario, _) = with_copied_captures(&["fast"]);
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let libraries = run.folder().join("artifacts");
-    // A library that is opened before it is changed may be used.
+    // The run may use a library that it opened before the change.
     let outcome = finish_while(run, &libraries, change);
     no_candidate_is_blamed(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
     let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
@@ -119,7 +119,7 @@ fn libraries_that_are_removed_during_a_run_blame_no_candidate() {
 #[test]
 fn libraries_that_are_altered_during_a_run_blame_no_candidate() {
     changed_libraries_blame_no_candidate(|library| {
-        // A library has no write permission for its owner.
+        // Make the library writable, because libraries have no write permission for their owner.
         let _ = fs::set_permissions(library, fs::Permissions::from_mode(0o644));
         if let Ok(mut file) = fs::OpenOptions::new().append(true).open(library) {
             let _ = file.write_all(b"altered");
@@ -127,10 +127,10 @@ fn libraries_that_are_altered_during_a_run_blame_no_candidate() {
     });
 }
 
-/// The CPU time after which a runner must be in a call that waits. Everything else that it does takes less.
+/// The CPU time after which a runner must be in the call that waits. All its other work takes less CPU time.
 const CALLING: Duration = Duration::from_secs(1);
 
-/// The CPU time of a process in user mode; zero if it has ended.
+/// Returns the CPU time of a process in user mode, or zero if the process has ended.
 fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -138,8 +138,8 @@ fn cpu_time(pid: u32) -> Duration {
     Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).expect("small")
 }
 
-/// The index of the element that the kernel watches. It is on a page that a runner maps: pages that also contain other
-/// parts of the file are copied.
+/// The index of the element that the kernel watches. The element must be on a page that a runner maps. A page that also
+/// contains other parts of the file would be copied instead.
 const WATCHED: u64 = 1 << 15;
 
 /// A kernel whose first call waits until an element of its input changes.

@@ -1,4 +1,5 @@
-//! A supervisor that runs out of file descriptors or has too little memory, and a machine whose clock is set back.
+//! Tests a supervisor that runs out of file descriptors or has too little memory, and a machine whose clock is set
+//! back.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use super::captures::no_candidate_is_blamed;
 use super::{scenario, started, verdicts_are_right};
 use crate::control::client::LiveRun;
 
-/// How long the supervisor cannot open files. The test sleeps for this time, because it has no event to wait for.
+/// How long the supervisor cannot open files. The test sleeps for this time, because there is no event to wait for.
 const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(500);
 
 #[test]
@@ -20,7 +21,7 @@ fn supervisor_that_cannot_open_files_for_a_moment_continues() {
     let pid = Pid::from_raw(i32::try_from(run.pid()).expect("a pid")).expect("a pid");
     let is_open = |number: &u64| Path::new(&format!("/proc/{}/fd/{number}", run.pid())).is_symlink();
     let lowest_free = (0..).find(|number| !is_open(number));
-    // The supervisor has inherited the hard limit of this process.
+    // The hard limit of the supervisor is that of this process, which it has inherited.
     let lowered = Rlimit { current: lowest_free, maximum: getrlimit(Resource::Nofile).maximum };
     let before = prlimit(Some(pid), Resource::Nofile, lowered).expect("lowered");
     std::thread::sleep(SHORTAGE);
@@ -29,10 +30,10 @@ fn supervisor_that_cannot_open_files_for_a_moment_continues() {
     verdicts_are_right(&outcome, &summary);
 }
 
-/// The variable with the path of the file that sets the clock back.
+/// The environment variable that gives the path of a file. While the file exists, the clock is set back.
 const SET_BACK: &str = "OPT_TEST_CLOCK_SET_BACK";
 
-/// A library that sets the wall clock of its process back by an hour, as long as a file exists.
+/// A library that sets the wall clock of its process back by an hour while a file exists.
 const STEPPING_CLOCK: &str = "
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-//! Memory bombs, at least one for each kind of owed memory. Each is refused its memory or threads, or is stopped near
-//! the limit of its runner, and gets the right status. The run continues.
+//! Runs memory bombs, at least one for each kind of owed memory. Each bomb is refused its memory or threads, or is
+//! stopped near the limit of its runner, and gets the right status. The run continues.
 
 use opt_tests::Scenario;
 use opt_tests::users::{User, users};
@@ -17,7 +17,7 @@ const BOMBS: &[Expected] = &[
     ends("eats_its_heap.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_a_reserve.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_page_tables.c", MEMORY_LIMIT, "limits.memory"),
-    // The allocations of the next three are refused, and they abort.
+    // The allocations of the next three are refused, so the kernels abort.
     ends("eats_shared_memory.c", &["CRASHED"], "SIGABRT"),
     ends("eats_shared_memory_by_threads.c", &["CRASHED"], "SIGABRT"),
     ends("eats_page_tables_of_shared_memory.c", &["CRASHED"], "SIGABRT"),
@@ -25,7 +25,7 @@ const BOMBS: &[Expected] = &[
     // These two are refused a thread, not memory.
     ends("eats_thread_stacks.c", PASSED, ""),
     ends("starts_a_thousand_threads.c", PASSED, ""),
-    // It ends with SIGSEGV, like any stack overflow.
+    // This kernel ends with SIGSEGV, like any program whose stack overflows.
     ends("overflows_the_stack.c", &["CRASHED"], "SIGSEGV"),
     // The sandbox refuses memory files, System V and POSIX shared memory, and message queues.
     ends("makes_files_of_memory.c", PASSED, ""),
@@ -52,10 +52,10 @@ captures = "captures"
 baseline = "good"
 "#;
 
-/// The limit of a runner: `limits.memory`, the stacks of its threads, its own base, and the outputs and streams of
-/// this plan.
+/// The memory limit of a runner: the sum of `limits.memory`, the stacks of its threads, its own base, and the outputs
+/// and streams of this plan.
 const LIMIT: u64 = (64 + 2 * 8 + 16 + 2) << 20;
-/// How far a process can exceed its limit if polling alone stops it and polling is not delayed.
+/// How far a process can exceed its limit if polling, on time, is the only means that stops it.
 const OVERSHOOT: u64 = 16 << 20;
 
 #[test]

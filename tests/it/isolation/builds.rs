@@ -1,5 +1,5 @@
-//! A build sees only some of the user's files: its own sources and headers, and the folders that the plan names. Even
-//! in such a folder, it never sees a capture, a result or the plan.
+//! Tests that a build sees only some of the user's files: its own sources and headers, and the folders that the plan
+//! names. Even in such a folder, it never sees a capture, a result or the plan.
 
 use std::path::Path;
 
@@ -84,7 +84,7 @@ fn build_reads_only_what_it_was_given() {
             }
             add(format!("{kernel}-link"), kernel, "answers.h", COMPILE_ERROR);
             add(format!("{kernel}-environ"), kernel, "/proc/self/environ", COMPILE_ERROR);
-            // The control: the same source compiles if it includes a file that it may read.
+            // As a control, the same source must compile if it includes a file that it may read.
             let given = root.join("given/table.inc");
             add(format!("{kernel}-given"), kernel, &given.display().to_string(), PASSED);
         }
@@ -97,7 +97,7 @@ fn build_reads_only_what_it_was_given() {
     }
 }
 
-/// If the plan names a folder that also contains captures and results, a build does not see those.
+/// A folder that the plan names may also contain captures and results. A build must not see them.
 #[test]
 fn build_cannot_read_captures_and_results_in_include_folder() {
     for user in users() {
@@ -130,7 +130,7 @@ fn missing_header_error_names_header_and_remedy() {
         + &candidate("outside", "includes_a_file", "../shared.h")
         + &candidate("nowhere", "includes_a_file", "nowhere.h");
     let kernel = scenario.path().join("kernels/includes_a_file.c");
-    // In `outside` and `nowhere`, a macro gives the name of the header, so the build cannot find it in the text. The
+    // In `outside` and `nowhere`, a macro gives the name of the header, so the name cannot be found in the text. The
     // text of `plain` contains the name.
     let text =
         std::fs::read_to_string(&kernel).expect("a kernel of the tests").replace("TARGET", "\"../shared.h\"");
@@ -227,7 +227,7 @@ fn source_may_be_a_link_to_another_source_but_not_to_any_file() {
     assert_eq!(run.candidate("linked.c")["status"], "PASSED", "{run}");
     for name in leaks.iter().chain(&["environ.c"]) {
         let candidate = run.candidate(name);
-        // Without torch, the build of a kernel in Python ends before the file is opened.
+        // Without torch, the build of a Python kernel ends before it opens the file.
         let status = candidate["status"].as_str().unwrap_or_default();
         assert!(["COMPILE_ERROR", "INFRA_ERROR"].contains(&status), "{name}: {candidate}\n{run}");
         assert!(!candidate.to_string().contains("horse"), "{name}: {candidate}");

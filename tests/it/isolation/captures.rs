@@ -1,6 +1,6 @@
-//! Markers: byte strings taken from the expected outputs and from all parts of a capture that are not tensors. No
-//! candidate may ever see one. The scanner, a kernel that searches all that it can read, looks for them. One more
-//! marker, from an input, shows that the scanner works.
+//! Markers, by which tests notice that a candidate has read what it must not see. A marker is a byte string taken from
+//! the expected outputs or from a part of a capture that is not a tensor. The scanner, a kernel that searches all
+//! memory that it can read, looks for the markers. One more marker, from an input, shows that the scanner works.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use opt_shared::capture::CaptureFile;
 use opt_tests::binary;
 
-/// The length of a marker. At this length, none occurs by chance.
+/// The length of a marker. A marker of this length does not occur anywhere by chance.
 pub(super) const MARKER_BYTES: usize = 24;
-/// The scanner stores the markers masked with this byte; otherwise it would find them in its own data.
+/// The byte with which the scanner masks its markers, so that it does not find them in its own data.
 const HIDDEN: u8 = 0xA5;
-/// The smallest number of distinct bytes in a marker. A window with fewer may be padding, which occurs anywhere.
+/// The smallest number of distinct bytes in a marker. Strings with fewer distinct bytes may be padding, which occurs
+/// anywhere.
 const MIN_DISTINCT: usize = 10;
-/// The number of markers taken from each expected output, from its start, its end and evenly in between.
+/// The number of markers taken from each expected output: from its start, from its end, and evenly in between.
 const MARKERS_PER_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
@@ -56,7 +57,8 @@ impl Markers {
                 .filter(|at| ranges.iter().all(|range| at + MARKER_BYTES <= range.start || range.end <= *at));
             for at in of_output.chain(elsewhere) {
                 let marker = window(&contents, at);
-                // The scanner searches for the first two bytes, and runs of one byte are common.
+                // The scanner searches for the first two bytes. Two equal bytes in a row are common, and would slow it
+                // down.
                 let begins_rarely = marker[0] != marker[1];
                 if begins_rarely && MIN_DISTINCT <= distinct(&marker) {
                     forbidden.push(marker);

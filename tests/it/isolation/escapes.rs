@@ -1,6 +1,6 @@
 //! Kernels that try to leave the sandbox: they look for the run's files and seeds, for memory that is not counted, and
-//! for other CPUs. The plan runs as the current user and, if that is root, as an ordinary user too. The verdicts are
-//! the same.
+//! for other CPUs. The plan runs as the current user and, if that is root, also as an ordinary user. Both get the same
+//! verdicts.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ const ESCAPES: &[Expected] = &[
 ];
 
 const SEED: u64 = 4_242_424_242_424_242;
-/// The searching kernel stores the secrets masked with this byte; otherwise it would find them in its own data.
+/// The byte with which the searching kernel masks the secrets, so that it does not find them in its own data.
 const HIDDEN: u8 = 0xA5;
 const STAGES: [Stage; 3] = [Stage::Screen, Stage::Profile, Stage::Confirm];
 
@@ -50,7 +50,7 @@ fn plan() -> String {
     plan + &candidate("control", "looks_for_the_run.c", "\"-DCONTROL\"")
 }
 
-/// The run's seed as a number and as text, and the seeds derived for the candidate.
+/// Returns the run's seed as a number and as text, and the seeds that are derived from it for the candidate.
 fn seeds() -> Vec<Vec<u8>> {
     let of_stage = |stage| seed::of_candidate(SEED, "job/looks_for_the_run", stage).to_vec();
     let of_run = [SEED.to_le_bytes().to_vec(), SEED.to_string().into_bytes()];
@@ -91,7 +91,7 @@ fn secrets(scenario: &Scenario) -> String {
     text
 }
 
-/// Creates the folder that the plan names in `library_path`: a library, and other files beside it.
+/// Fills the folder that the plan names in `library_path` with a library and other files.
 fn fill_given(scenario: &Scenario) {
     scenario.write("given/notes.txt", "a secret\n");
     scenario.write("given/notes.so", "a secret too\n");
@@ -117,7 +117,8 @@ fn kernels_cannot_leave_the_sandbox() {
         generate(&scenario, "softmax", "64,256", 1);
         scenario.write("secrets/secrets.h", secrets(&scenario));
         fill_given(&scenario);
-        // If root starts the run, a runner has its own user. This mode lets that user in, so only the sandbox stops it.
+        // If root starts the run, a runner has its own user. This mode lets that user into the folder, so that only the
+        // sandbox stops the runner.
         set_mode(scenario.path(), 0o755);
         let run = run_as(user, &scenario, &plan());
         if !run.has_protection("files") {
@@ -128,7 +129,8 @@ fn kernels_cannot_leave_the_sandbox() {
         }
         let rows = [("good", PASSED, ""), ("control", CRASHED, "seed 0 at")];
         assert_endings(&run, table(ESCAPES).chain(rows));
-        // If an ordinary user starts the run, runners have the same uid, and the run reports this missing protection.
+        // If an ordinary user starts the run, runners have the same uid. The run reports that this protection is
+        // missing.
         let is_root = user == User::Own && User::ordinary().is_some();
         assert_eq!(run.has_protection("own_user"), is_root, "{run}");
     }

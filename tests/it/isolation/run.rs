@@ -1,4 +1,4 @@
-//! Runs of a plan over generated captures, and access to the results of each candidate.
+//! Runs of a plan over generated captures, and the results of each candidate.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -60,7 +60,8 @@ pub(super) fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
     Run::of(scenario, outcome)
 }
 
-/// The System V memory, semaphores and queues of the machine: their table, key and id.
+/// Returns the System V shared memory, semaphores and message queues of the machine. Each item has the table, the key
+/// and the id of the object.
 fn ipc_objects() -> BTreeSet<String> {
     let of_table = |table: &str| {
         let text = std::fs::read_to_string(format!("/proc/sysvipc/{table}")).unwrap_or_default();
@@ -118,7 +119,7 @@ impl Run {
         self.summary.candidate("job", name)
     }
 
-    /// Returns how a candidate's end differs from the expected one; `None` if it does not.
+    /// Returns how a candidate's end differs from the expected end, or `None` if it does not differ.
     pub(super) fn mismatch(&self, name: &str, statuses: &[&str], says: &str) -> Option<String> {
         let candidate = self.candidate(name);
         let status = candidate["status"].as_str().unwrap_or("none");

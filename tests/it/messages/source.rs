@@ -1,5 +1,5 @@
-//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!`, `bail!`, `warn!` and `error!`, with examples in
-//! place of their arguments.
+//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!`, `bail!`, `warn!` and `error!`. It replaces
+//! their arguments by examples.
 //!
 //! This is not a Rust parser: it recognises only string literals and matching brackets.
 
@@ -7,17 +7,17 @@ use std::path::Path;
 
 /// A message and its position in the source.
 pub struct Message {
-    /// Relative to the root of the repository.
+    /// The file's path relative to the root of the repository.
     pub file: String,
-    /// `Enum::Variant`, the struct, or the macro.
+    /// The name of the message: `Enum::Variant`, the struct, or the macro.
     pub name: String,
     pub example: String,
 }
 
-/// The openings of messages. In a log macro, fields may precede the message.
+/// The texts with which messages begin. In a log macro, fields may precede the message.
 const OPENINGS: [&str; 5] = ["#[error(", "anyhow!(", "bail!(", "warn!(", "error!("];
 
-/// Examples for arguments, by name. Other arguments are shown as their names.
+/// Examples for arguments, by the name of the argument. If an argument has no example, its name is shown.
 const EXAMPLES: [(&str, &str); 40] = [
     ("action", "opening"),
     ("address", "127.0.0.1:9464"),
@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of `shared`, `supervisor` and `worker`, without their tests, sorted by file.
+/// Returns the messages of `shared`, `supervisor` and `worker`, without those of their tests, sorted by file.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {
@@ -93,7 +93,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
         let body_start = start + opening.len();
         let end = body_start + closing(&text[body_start..]);
         at = end;
-        // A message without a literal is `transparent`, or its text comes from another expression.
+        // A message without a literal is `transparent`, or another expression gives its text.
         let Some((literal, rest)) = first_literal(&text[body_start..end]) else { continue };
         let name = if opening == "#[error(" {
             variant(text, start, end)
@@ -105,7 +105,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
     found
 }
 
-/// Finds the next message. A longer word that only ends like a log macro does not count.
+/// Finds the next message. A longer word that merely ends like a log macro does not count.
 fn next_opening(text: &str, from: usize) -> Option<(usize, &'static str)> {
     let places = OPENINGS.iter().filter_map(|opening| {
         let mut matches = text[from..].match_indices(opening).map(|(at, _)| from + at);
@@ -140,7 +140,7 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// The first string literal, with its escapes resolved, and the rest of the body.
+/// Returns the first string literal, with its escapes resolved, and the rest of the body.
 fn first_literal(body: &str) -> Option<(String, &str)> {
     let start = body.find('"')?;
     let mut literal = String::new();
@@ -159,7 +159,7 @@ fn first_literal(body: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The name that follows the attributes: `Enum::Variant` or a struct.
+/// Returns the name that follows the attributes: `Enum::Variant` or the name of a struct.
 fn variant(text: &str, start: usize, end: usize) -> String {
     let name = |line: &str| -> String {
         line.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
@@ -180,7 +180,7 @@ fn variant(text: &str, start: usize, end: usize) -> String {
     format!("{parent}::{}", name(line))
 }
 
-/// The text with an example for each argument.
+/// Returns the text with an example in place of each argument.
 fn example(literal: &str, rest: &str) -> String {
     let mut arguments = top_level_parts(rest).into_iter();
     let named: Vec<(String, String)> = top_level_parts(rest)
@@ -207,7 +207,7 @@ fn example(literal: &str, rest: &str) -> String {
     text.replace('\n', "\\n")
 }
 
-/// The text that a message shows in place of an argument: its example, or its name if it has none.
+/// Returns the text that a message shows in place of an argument: the argument's example, or its name if it has none.
 fn example_for(argument: &str) -> String {
     let plain = argument.trim().trim_start_matches(['*', '&']);
     let plain = plain.strip_suffix(".display()").unwrap_or(plain);

@@ -1,6 +1,7 @@
-//! Python kernels that try to appear fast without doing their work, one for each class of cheat, and how each must end.
+//! Python kernels that try to appear fast without doing their work, one for each class of cheat, with the status that
+//! each must end with.
 //!
-//! No test asserts a time. Cheats that must not pass end with another status, and cheats that pass gain nothing.
+//! No test checks a time. A cheat that must not pass ends with another status, and a cheat that passes gains nothing.
 
 use opt_tests::{Scenario, Summary, data};
 
@@ -20,13 +21,13 @@ const EXPLOITS: &[(&str, &[&str])] = &[
     ("leaves_it_to_a_thread", LATE),
     ("computes_between_calls", LATE),
     ("says_done_early", &["DEFERRED_WORK", "NONDETERMINISTIC", "TIMEOUT", "RUNTIME_ERROR"]),
-    // These pass because their results are right, and they gain nothing.
+    // The next kernels pass because their results are right, but they gain nothing.
     ("remembers_by_values", PASSED),
     ("patches_time", PASSED),
     ("sleeps_in_its_import", PASSED),
     ("searches_for_answers", PASSED),
     ("spoils_torch", PASSED),
-    // The baseline.
+    // This honest kernel is the baseline.
     ("honest", PASSED),
 ];
 

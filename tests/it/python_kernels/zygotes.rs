@@ -1,5 +1,5 @@
-//! Runners that are copies of a zygote, and runners that start their own interpreter because copies are impossible. All
-//! verdicts must be the same, for every user.
+//! Tests runners that are copies of a zygote, and runners that start their own interpreter because copies are
+//! impossible. All verdicts must be the same, for every user.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const ENTRY: &str = "entries = [\"entry_000001.pt\"]";
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The machine of a run: this machine as it is, or a machine that does not allow copies of a zygote.
+/// The kind of machine that a run sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Machine {
     AsItIs,
@@ -83,7 +83,7 @@ fn every_kernel_in_python_ends_the_same_without_a_zygote() {
     }
 }
 
-/// Returns the random numbers that two runners of one worker draw.
+/// Returns the random numbers that kernels draw in two runners of one worker.
 fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
     let python = interpreter()?;
     let scenario = Scenario::create();
@@ -116,13 +116,13 @@ fn copies_of_a_zygote_draw_their_own_numbers() {
     assert!(differ(&one, &other), "{one:?} {other:?}");
 }
 
-/// Whether all numbers differ. Without numpy, a kernel reports `nothing` in place of its number.
+/// Returns whether all numbers differ. Without numpy, a kernel reports `nothing` in place of its number.
 fn differ(one: &[String], other: &[String]) -> bool {
     one.iter().zip(other).all(|(one, other)| one != other || one == "nothing")
 }
 
-/// Runs two kernels that take seconds to load. `find` gets the living children of each worker until it returns true.
-/// Expects both kernels to pass, regardless of what `find` has done in the meantime.
+/// Runs two kernels that take seconds to load. Meanwhile, calls `find` with the living children of each worker until it
+/// returns true. Checks that both kernels pass, whatever `find` has done to the children.
 fn expect_pass_while(what: &str, mut find: impl FnMut(&[Process]) -> bool) {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();
@@ -164,8 +164,8 @@ fn in_role<'p>(children: &'p [Process], role: &str) -> Vec<&'p Process> {
     children.iter().filter(|it| it.arguments.get(1).is_some_and(|argument| argument == role)).collect()
 }
 
-/// The copy that waits for the next kernel. A verifier has two runners only if one of them waits. The waiting one was
-/// started last.
+/// Returns the copy that waits for the next kernel. A verifier has two runners only if one of them waits, and the
+/// waiting one was started last.
 fn waiting_copy(children: &[Process]) -> Option<&Process> {
     let runners = in_role(children, "__runner");
     let both = runners.len() == 2;
@@ -196,9 +196,9 @@ fn copy_that_was_made_ahead_runs_the_next_kernel() {
     });
 }
 
-/// When a process started, in clock ticks since boot; `None` if it has ended.
+/// Returns when a process started, in clock ticks since boot, or `None` if it has ended.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The fields after the name begin with the third one, and starttime is the 22nd.
+    // The fields after the name begin with field 3, and the start time is field 22.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }

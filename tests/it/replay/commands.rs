@@ -1,5 +1,5 @@
-//! Other commands on plans and runs with replays: `eval`, `repro`, `report` in Markdown and HTML, comparisons of two
-//! runs, and `check`, which reports all mistakes at once.
+//! Tests other commands on plans and runs with replays: `eval`, `repro`, `report` in Markdown and HTML, comparisons of
+//! two runs, and `check`, which reports all mistakes at once.
 
 use opt_tests::{Scenario, repository};
 
@@ -46,7 +46,7 @@ fn reports_and_comparisons_show_replays() {
     {
         assert!(page.contains(part), "{part}");
     }
-    // The second run has a pool with room for all tensors.
+    // In the second run, the pool has room for all tensors.
     scenario.write("plan.toml", of(whole));
     scenario.run(&["run", "plan.toml", "--dir", "other"]).expect_exit(0);
     report(&["other"]).expect_stdout(&["replay", "difference", "% time", "note: the budget changed from"]);

@@ -1,4 +1,5 @@
-//! Failures of replays, and their blame: damaged captures, killed runners, and winners that leave out entries.
+//! Tests failures of replays, and whom they blame: damaged captures, killed runners, and winners that leave out
+//! entries.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::{captures, forget_result, generate, plan, replay, run};
 use crate::control::client::{Client, LiveRun};
 
-/// Writes the demo's softmax with `before` inserted at the start of `run`, where it can use `args`.
+/// Writes the demo's softmax with the code `before` inserted at the start of `run`, where this code can use `args`.
 fn softmax(scenario: &Scenario, name: &str, before: &str) -> String {
     let naive = repository().join("configs/demo/softmax/naive.c");
     let naive = std::fs::read_to_string(naive).expect("the demo's kernel");
@@ -100,12 +101,12 @@ fn replay_of_damaged_capture_ends_as_capture_error() {
         details.push(it["detail"].as_str().unwrap_or_default().to_owned());
         std::fs::write(path, whole).expect("repaired");
     }
-    // A damaged input is noticed when it is loaded, a damaged output when it is compared.
+    // The run notices a damaged input when it loads the input, and a damaged output when it compares the output.
     for wanted in ["differ from the recorded ones", "seen after the candidate ended as INCORRECT_NUMERICAL"] {
         assert!(details.iter().any(|detail| detail.contains(wanted)), "{wanted}: {details:?}");
     }
-    // The capture is damaged before the recording, so the loaded bytes agree with the recording. The candidate is
-    // still not blamed.
+    // Now the capture is damaged before the recording, so the loaded bytes agree with the recording. The candidate must
+    // not be blamed in this case either.
     std::fs::remove_file(scenario.run_folder().join("replay/model.recording")).expect("removed");
     for quarter in [1, 3] {
         let (path, whole) = damage(&scenario, 2, quarter);
@@ -172,7 +173,7 @@ fn replay_of_tensor_damaged_in_other_capture_ends_as_capture_error() {
 }
 
 /// Kills the runners of one attempt until the next attempt is running or the run no longer answers. One kill may not be
-/// enough: it has no effect on the attempt if the runner's call has already ended.
+/// enough, because it does not affect the attempt if the runner's call has already ended.
 fn kill_runners(client: &mut Client, of_attempt: u64) {
     until("an attempt of the replay is over", || {
         let Ok(answer) = client.call("workers", &json!({})) else { return true };
@@ -205,7 +206,7 @@ fn slow_replay() -> Scenario {
     scenario
 }
 
-/// If a runner is killed from outside, the replay is attempted again. There is no result before an attempt completes.
+/// If a runner is killed from outside, the replay is attempted again. It has no result until an attempt completes.
 #[test]
 fn killed_runner_costs_an_attempt_and_leaves_no_result() {
     let scenario = slow_replay();
@@ -243,7 +244,7 @@ fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     let scenario = slow_replay();
     let going = LiveRun::start(&scenario, &["--quiet"]);
     let mut client = going.client();
-    // Two attempts, and two more in the second pass.
+    // There are two attempts in the first pass, and two more in the second.
     for attempt in 1..=4 {
         kill_runners(&mut client, attempt);
     }
@@ -251,7 +252,7 @@ fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     let outcome = going.finish_any();
     let summary = Summary::read(&folder, &outcome);
     let it = replay(&summary, "model");
-    // Without a PID namespace, the candidate could have killed its own runner, so the host is not blamed.
+    // Without a PID namespace, the candidate could have killed its own runner, so the host is not blamed in that case.
     let host = it["status"] == "INFRA_ERROR";
     outcome.expect_equal(outcome.code, Some(if host { 3 } else { 1 }), "the exit code");
     outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no result: {it}"));

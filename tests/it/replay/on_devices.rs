@@ -1,6 +1,6 @@
-//! Replays of kernels without host code on the emulated device and on a simulated card. Outputs do not depend on the
-//! budget. On the emulated device, the counts of moves equal those on the CPU. (The planner's own tests check the
-//! moves.)
+//! Tests replays of kernels without host code on the emulated device and on a simulated card. Outputs do not depend on
+//! the budget. On the emulated device, tensors are moved as often as on the CPU. (The planner's own tests check which
+//! tensors are moved.)
 
 use opt_nvml_twin::Script;
 use opt_tests::devices::{device, on_a_card, twin, with_context};
@@ -8,9 +8,11 @@ use opt_tests::devices::{device, on_a_card, twin, with_context};
 use super::*;
 
 const SHAPE: &str = "16,1024";
-/// The size of an input, in bytes. It is a multiple of every unit in which pools are counted, except a card's.
+/// The size of an input, in bytes. It is a multiple of the unit in which a pool is counted, on every device except a
+/// card.
 const INPUT: u64 = 16 * 1024 * 4;
-/// Rows that are a little shorter. Their inputs take as much of a pool, because it is counted in units of 256 bytes.
+/// Rows that are a little shorter. Their inputs take up as much of a pool, because pools are counted in units of 256
+/// bytes.
 const SHORTER: &str = "16,1021";
 const STEPS: [u32; 12] = [0, 1, 2, 3, 0, 4, 5, 1, 0, 2, 3, 5];
 /// The device memory that a context uses, in MiB.
@@ -67,7 +69,7 @@ fn results(summary: &Summary, outcome: &Outcome, replays: &[(String, u64)]) -> V
 #[test]
 fn emulated_replays_have_the_same_outputs_at_every_budget_and_the_move_counts_of_the_cpu() {
     let scenario = scenario_with_rows();
-    // From the floor (two consecutive steps and the largest tensor) to all six inputs.
+    // The budgets range from the floor (two consecutive steps and the largest tensor) to room for all six inputs.
     let replays: Vec<(String, u64)> = (3..=6).map(|slots| (format!("of_{slots}"), slots * INPUT)).collect();
     let (outcome, summary) = run(&scenario, 0, &rows_plan("cpu", &replays), &[]);
     let on_cpu = results(&summary, &outcome, &replays);
@@ -92,7 +94,7 @@ fn emulated_replays_have_the_same_outputs_at_every_budget_and_the_move_counts_of
     scenario.run(&["check", "plan.toml"]).expect_exit(2).expect_stderr(&["is below the floor"]);
 }
 
-/// While a kernel runs, a tensor is loaded into the memory of an evicted one only if it fits there.
+/// While a kernel runs, a tensor may be loaded into the memory of an evicted tensor only if it fits there.
 #[test]
 fn larger_tensor_is_not_loaded_into_the_memory_of_a_smaller_one() {
     let scenario = scenario_with_rows();
@@ -100,7 +102,7 @@ fn larger_tensor_is_not_loaded_into_the_memory_of_a_smaller_one() {
     let rows = rows_plan("emulated", &[]);
     let (head, job) = rows.split_once("[[job]]").expect("a job");
     let shorter = job.replace("\"rows\"", "\"shorter\"");
-    // Tensors of both sizes are evicted and loaded in turns.
+    // The steps make the replay evict and load tensors of both sizes in turns.
     let steps: Vec<String> =
         [("shorter", 0), ("shorter", 1), ("rows", 0), ("shorter", 2), ("rows", 1), ("rows", 2)]
             .iter()
@@ -117,7 +119,7 @@ fn larger_tensor_is_not_loaded_into_the_memory_of_a_smaller_one() {
     outcome.expect(0 < mixed["result"]["evictions"].as_u64().unwrap_or(0), "tensors are evicted");
 }
 
-/// A card's driver allocates in pages of 2 MiB, so a tensor counts as one of them.
+/// The driver of a card allocates pages of 2 MiB, so each tensor counts as one such page.
 #[test]
 fn replay_on_a_simulated_card_gives_the_outputs_of_the_emulated_device() {
     let scenario = scenario_with_rows();

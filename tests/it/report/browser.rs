@@ -1,4 +1,4 @@
-//! A headless browser: loads a page and returns its DOM and its console.
+//! Controls a headless browser that loads a page and returns its DOM and its console.
 
 use std::fmt;
 use std::io::Write as _;
@@ -73,12 +73,12 @@ impl LoadedPage {
     }
 }
 
-/// Reports a skipped test. Writes to standard error directly, because the harness captures ordinary output.
+/// Reports a skipped test. Writes to standard error directly, because the test harness captures ordinary output.
 pub fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {what}");
 }
 
-/// The test of the report requires an empty console, so errors on a page must be visible there.
+/// The test of the report requires an empty console, which proves something only if the console shows errors.
 #[test]
 fn console_errors_are_reported() {
     let Some(browser) = Browser::find() else {

@@ -1,4 +1,4 @@
-//! Commands before and after a run: `init`, `check`, `inspect`, `repro`.
+//! Tests commands before and after a run: `init`, `check`, `inspect`, `repro`.
 
 use opt_tests::{Scenario, data, summary::list};
 use serde_json::Value;
@@ -97,7 +97,7 @@ fn check_reports_what_a_run_needs_and_runs_nothing() {
         );
     }
 
-    // The plan runs under the smallest ceiling that `check` names.
+    // The plan must run under the smallest ceiling that `check` names.
     let smallest = bytes(&document, "smallest_ceiling_bytes");
     let ceiling = format!("memory.host_ceiling={smallest}B");
     scenario.run_plan(0, &["--set", &ceiling, "--set", "run.stages=[\"build\", \"verify\"]"]);

@@ -1,4 +1,4 @@
-//! Small plans with the demo's softmax, whose captures are small and whose kernels have known statuses.
+//! Small plans with the demo's softmax, which has small captures, and kernels whose statuses are known.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ pub const SOFTMAX: &str = "softmax";
 pub struct Plan {
     pub name: String,
     pub captures: PathBuf,
-    /// Paths below `configs/demo/softmax`, without the suffix.
+    /// The paths of the kernels below `configs/demo/softmax`, without the suffix.
     pub baseline: String,
     pub candidates: Vec<String>,
-    /// More keys of the job.
+    /// Further keys of the job.
     pub extra: String,
     /// Keys of the table `[profile]`.
     pub profile: String,

@@ -1,4 +1,4 @@
-//! Reads a run's database by SQL, from a copy, because reading may modify the original.
+//! Reads a run's database by SQL. It reads a copy, because reading may modify the original.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +20,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Reads the database. The record is empty if the run was killed before it created its tables.
+    /// Reads the database. The record is empty if the run was killed before it had created its tables.
     pub fn read(run: &Path) -> Self {
         let copy = tempfile::tempdir().expect("a folder");
         for name in ["run.sqlite", "run.sqlite-wal"] {
@@ -63,8 +63,8 @@ impl Record {
         record
     }
 
-    /// Checks that no stage of a candidate ended twice with a status other than INFRA_ERROR. Superseded attempts do not
-    /// count.
+    /// Checks that no stage of a candidate ended twice with a status other than INFRA_ERROR. Attempts that were
+    /// superseded do not count.
     pub fn no_stage_has_two_results(&self) -> Result<(), String> {
         for (name, attempts) in &self.attempts {
             let mut stages_with_result = BTreeSet::new();
@@ -78,7 +78,7 @@ impl Record {
         Ok(())
     }
 
-    /// Checks that candidates that had ended in `before` have not changed.
+    /// Checks that the results of candidates that had ended in `before` have not changed.
     pub fn kept_from(&self, before: &Self) -> Result<(), String> {
         for name in &before.finished {
             let (then, now) = (before.attempts.get(name), self.attempts.get(name));

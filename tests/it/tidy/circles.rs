@@ -1,14 +1,15 @@
-//! Checks that the modules of `shared`, `supervisor` and `worker` form no circles of dependencies except known ones.
+//! Checks that the modules of `shared`, `supervisor` and `worker` have no circular dependencies except known ones.
 //!
-//! The check runs at each level of a crate's module tree, where a module includes all its descendants. Dependencies are
-//! found in the text: `use`, and paths that begin with `crate`, `self`, `super`, a child or an imported name. A
-//! module may depend on its parent, and test code does not count.
+//! The check runs at each level of a crate's module tree, where a module includes all its descendants. It finds
+//! dependencies in the text: in `use` declarations, and in paths that begin with `crate`, `self`, `super`, a child or
+//! an imported name. A module may depend on its parent, and test code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{assert_none, texts};
 
-/// Known circular dependencies: the crate, the level, and the members. A circle may have fewer members than listed.
+/// The known circular dependencies. Each row has the crate, the level, and the members. A circle may have fewer members
+/// than listed.
 const KNOWN_CIRCLES: [(&str, &str, &[&str]); 11] = [
     ("supervisor", "core", &["event", "spec"]),
     ("supervisor", "core", &["job", "supply"]),
@@ -28,7 +29,7 @@ type Path = Vec<String>;
 /// The modules of a library, with their code.
 struct Library {
     modules: BTreeMap<Path, String>,
-    /// The names that a module imports, with their paths.
+    /// The names that each module imports, with their paths.
     names: BTreeMap<(Path, String), Path>,
 }
 
@@ -57,8 +58,8 @@ fn modules_form_only_known_circles() {
     assert_none("modules that depend on each other", &wrong);
 }
 
-/// The check finds a circle through a re-export and a circle between folders, and none between a child and its
-/// parent.
+/// The check finds a circle through a re-export and a circle between folders. It finds none between a child and its
+/// parent, because such circles are allowed.
 #[test]
 fn check_finds_circles() {
     let of = |files: &[(&str, &str)]| {
@@ -156,7 +157,7 @@ impl Library {
         }
     }
 
-    /// The module that defines the item at `path`. Follows at most `max` re-exports.
+    /// Returns the module that defines the item at `path`. Follows at most `max` re-exports.
     fn home(&self, path: &[String], max: u32) -> Path {
         let longest_module =
             (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));
@@ -169,7 +170,7 @@ impl Library {
     }
 }
 
-/// The paths of all `use` declarations, with the names that they introduce.
+/// Returns the paths of all `use` declarations, with the names that they introduce.
 fn used(code: &str) -> Vec<(Path, String)> {
     let mut found = Vec::new();
     for statement in code.split(';') {
@@ -208,7 +209,7 @@ fn split_path(text: &str) -> Path {
 }
 
 fn circles(library: &Library) -> Vec<(String, Path)> {
-    // For every level, the children on which each child depends.
+    // The children that each child depends on, for every level.
     let mut levels: BTreeMap<Path, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (module, code) in &library.modules {
         let paths = code

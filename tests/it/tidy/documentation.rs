@@ -1,6 +1,6 @@
-//! Checks the documentation. Links must lead somewhere, and files, tests and keys that certain pages name must exist.
-//! Every key with a default and every dtype must be documented, every law must name a test, and every page must be
-//! listed.
+//! Checks the documentation. Links must lead to existing files and headings, and the files, tests and keys that certain
+//! pages name must exist. Every key with a default and every dtype must be documented, every law must name a test, and
+//! every page must be listed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use opt_shared::capture::DType;
 
 use super::{Text, assert_none, read, root, texts};
 
-/// The code block after this line of the README contains the command that runs all tests.
+/// The line of the README before the code block that contains the command for running all tests.
 const TEST_COMMAND_MARK: &str = "<!-- the test command -->";
 
-/// The lines of the code block that follows `mark`.
+/// Returns the lines of the code block that follows `mark`.
 fn code_block(text: &str, mark: &str) -> Vec<String> {
     let after = text.split(mark).nth(1).unwrap_or_else(|| panic!("{mark} is gone"));
     let block = after.split("```").nth(1).expect("a fence");
@@ -36,7 +36,7 @@ fn changelog_has_a_section_for_unreleased_changes() {
     assert!(text.lines().any(|line| line == "## [Unreleased]"), "CHANGELOG.md has no `## [Unreleased]`");
 }
 
-/// The keys in the file with all defaults, as `table.key`.
+/// Returns the keys in the file with all defaults, as `table.key`.
 fn keys_with_defaults() -> BTreeSet<String> {
     let mut table = String::new();
     let mut keys = BTreeSet::new();
@@ -73,7 +73,7 @@ fn every_key_with_a_default_is_documented() {
     let defaults = keys_with_defaults();
     let missing: Vec<String> = defaults.difference(&documented).cloned().collect();
     assert_none("keys that are missing in docs/reference/plan.md", &missing);
-    // For tables that have defaults, every documented key must exist.
+    // If a table has defaults, every documented key of the table must exist.
     let tables: BTreeSet<&str> = defaults.iter().filter_map(|key| key.split('.').next()).collect();
     let unknown: Vec<String> = documented
         .difference(&defaults)
@@ -83,7 +83,7 @@ fn every_key_with_a_default_is_documented() {
     assert_none("keys in docs/reference/plan.md that do not exist", &unknown);
 }
 
-/// The anchor of a heading. mdBook and GitHub build it in the same way.
+/// Returns the anchor of a heading. mdBook and GitHub build anchors in the same way.
 fn anchor(heading: &str) -> String {
     let anchor = heading.to_lowercase().replace(' ', "-");
     anchor.chars().filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_')).collect()
@@ -94,11 +94,11 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
-/// Every link of a page, except those in code blocks and to other sites: the target as written, and the path of the
-/// page that it leads to.
+/// Returns every link of a page, except those in code blocks and those to other sites. Each item is the target as
+/// written, and the path of the page that it leads to.
 fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
     let folder = root().join(&file.path).parent().expect("a folder").to_owned();
-    // Every second part between fences is code.
+    // If the text is split at its fences, every second part is code.
     let prose = file.text.split("\n```").step_by(2);
     let targets = prose.flat_map(|text| text.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
     targets.filter(|link| !link.contains("://")).map(move |link| {
@@ -200,7 +200,7 @@ fn every_law_names_a_test() {
     assert_none("laws without a test", &wrong);
 }
 
-/// The source folder of the tests with this prefix in `docs/explanation/faults.md`; `None` if the prefix is
+/// Returns the source folder of the tests with this prefix in `docs/explanation/faults.md`, or `None` if the prefix is
 /// unknown. Tests without a prefix are integration tests.
 fn folder_of_tests(prefix: Option<&str>) -> Option<&'static str> {
     match prefix {

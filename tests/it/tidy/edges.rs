@@ -1,4 +1,5 @@
-//! The allowed dependencies between crates and between modules, and what the core must not use at all.
+//! Checks that dependencies between crates and between modules are allowed ones, and that the core avoids certain
+//! names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,17 +8,18 @@ use serde_json::Value;
 
 use super::{assert_none, root, texts};
 
-/// Every allowed dependency between crates. A dependency that is not listed is an error; a listed one may be unused.
+/// All allowed dependencies between crates. A dependency that is not listed is an error, but a listed one may be
+/// unused.
 const CRATES: [(&str, &[&str]); 8] = [
-    // A simulated device, independent of its users.
+    // A simulated device, which does not depend on the crates that use it.
     ("opt-emulator", &[]),
-    // For tests only.
+    // This crate is for tests only.
     ("opt-cuda-twin", &["opt-emulator"]),
     ("opt-shared", &[]),
     ("opt-worker", &["opt-cuda-twin", "opt-emulator", "opt-shared"]),
-    // Only `main.rs` uses the worker; a test below checks this.
+    // Only `main.rs` uses the worker. A test below checks this.
     ("opt-supervisor", &["opt-nvml-twin", "opt-shared", "opt-worker"]),
-    // Used by tests; tests of the supervisor load it as a library.
+    // Tests use this crate, and tests of the supervisor load it as a library.
     ("opt-nvml-twin", &[]),
     (
         "opt-tests",
@@ -26,25 +28,25 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("opt-tools", &["opt-emulator", "opt-shared", "opt-supervisor", "opt-worker", "opt-tests"]),
 ];
 
-/// The modules of the supervisor that meet only in `driver`, with the modules that each may use.
+/// The modules of the supervisor that only `driver` connects, each with the modules that it may use.
 const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
-    // Used only by the command line; determines how a command ends.
+    // Only the command line uses this module, which determines how a command ends.
     ("captures", &["captures", "exit"]),
     ("control", &["control"]),
     ("metrics", &["metrics"]),
     ("notify", &[]),
     ("core", &["core"]),
     ("cgroup", &["cgroup"]),
-    // Uses `snapshot` in its tests.
+    // Its tests use `snapshot`.
     ("plan", &["plan", "snapshot"]),
     ("pool", &["pool"]),
     ("memory", &["memory"]),
     ("record", &["record"]),
-    // Both use the run's document.
+    // Both modules use the run's document.
     ("store", &["store", "record"]),
     ("report", &["report", "record", "snapshot"]),
     ("signal", &[]),
-    // A client of the socket, used only by the command line.
+    // A client of the socket. Only the command line uses it.
     ("top", &["top", "control", "signal", "snapshot"]),
 ];
 
@@ -54,19 +56,19 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
     ("memfd", &[]),
     ("oom", &[]),
     ("machine", &[]),
-    // Finds and starts the user's programs. Independent of what these programs run.
+    // This module finds and starts the user's programs. It does not depend on what these programs run.
     ("interpreter", &["interpreter"]),
     ("recorded", &["judge"]),
     ("page_cache", &["recorded"]),
     ("residency", &["memfd", "residency"]),
-    // Independent of the programs that run in it.
+    // The sandbox does not depend on the programs that run in it.
     ("sandbox", &["memfd", "oom", "sandbox"]),
     // The program that loads and calls the untrusted kernels.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
     ("graphs", &["recorded", "runner"]),
     ("toolchain", &["graphs", "interpreter", "link", "runner", "sandbox"]),
-    // The interface between policy and devices, and the code that runs kernels.
+    // These are the interface between policy and devices, and the code that runs kernels.
     (
         "session",
         &[
@@ -84,19 +86,20 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
             "session",
         ],
     ),
-    // Policy. The only fact about processes that it may use is how a compiler ended.
+    // These modules are policy. The only fact about processes that they may use is how a compiler ended.
     (
         "stage",
         &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],
     ),
 ];
 
-/// Names that policy must not use: system calls, pids, descriptors. The build stage runs a compiler and is exempt.
+/// Names that policy must not use: system calls, pids and descriptors. The build stage is exempt, because it runs a
+/// compiler.
 const NOT_IN_POLICY: [&str; 7] =
     ["session::host", "runner::", "libc::", "OwnedFd", "BorrowedFd", "pidfd", "std::process"];
 
-/// Names that the core must not use. It is a function of its events: it reads no clock, starts nothing, and does no
-/// I/O.
+/// Names that the core must not use. The core is a function of its events: it reads no clock, starts nothing, and does
+/// no I/O.
 const NOT_IN_THE_CORE: [&str; 16] = [
     "Instant",
     "SystemTime",
@@ -192,7 +195,7 @@ fn stage_policy_names_no_process_api() {
     assert_none("stages that use processes", &wrong);
 }
 
-/// The lines in which a module of `source` uses another module that `table` does not allow.
+/// Returns the lines in which a module of `source` uses another module, and `table` does not allow this.
 fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
     let files = texts(source, &[".rs"]);
     let below = |path: &str| path.strip_prefix(source).map_or_else(String::new, |path| path[1..].to_owned());
@@ -205,7 +208,7 @@ fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
         assert!(modules.contains(*module), "the module {module} does not exist");
         for file in &files {
             let below = below(&file.path);
-            // Tests may use all modules: tests of the backends in `session`, for example, run the policy in `stage`.
+            // Tests may use all modules. For example, tests of the backends in `session` run the policy in `stage`.
             if below.contains("/tests/") {
                 continue;
             }

@@ -1,12 +1,12 @@
-//! Keeps the index of files in ARCHITECTURE.md equal to the first sentence of each file's documentation.
+//! Checks that the index of files in ARCHITECTURE.md repeats the first sentence of each file's documentation.
 
 use std::fmt::Write as _;
 
 use super::{Text, read, root, texts};
 
-/// The index is the rest of the page after this line.
+/// The line of ARCHITECTURE.md after which the rest of the page is the index.
 const HEADING: &str = "## Index of files\n";
-/// The folders whose files the index lists.
+/// The folders whose files are in the index.
 const INDEXED: [&str; 6] =
     ["shared/src", "supervisor/src", "worker/src", "emulator/src", "tools/src", "tests/src"];
 
@@ -29,7 +29,7 @@ fn expected_index() -> String {
     );
     let mut files: Vec<Text> = INDEXED.iter().flat_map(|folder| texts(folder, &[".rs"])).collect();
     files.retain(|file| !has_only_tests(&file.path));
-    // A folder's own files come before its subfolders.
+    // Sort the files of a folder before those of its subfolders.
     files.sort_by_key(|file| folder_and_name(&file.path));
     let mut current = String::new();
     for file in &files {
@@ -48,13 +48,13 @@ fn folder_and_name(path: &str) -> (String, String) {
     (folder.to_owned(), name.to_owned())
 }
 
-/// Whether the path is that of a file with only tests or support for them. Files below `tests/` do not count.
+/// Returns whether the file contains only tests or support for tests. Files below `tests/` do not count.
 fn has_only_tests(path: &str) -> bool {
     path.split('/').any(|part| part == "tests" || part == "testkit" || part.ends_with("tests.rs"))
         && !path.starts_with("tests/")
 }
 
-/// The first sentence of a file's `//!` comment, on one line.
+/// Returns the first sentence of a file's `//!` comment, on one line.
 fn first_sentence(text: &str) -> String {
     let lines = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
     let paragraph: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();

@@ -1,11 +1,11 @@
-//! Checks that the patches in `tests/defences` match the sources. `switch.patch` makes the worker read the variable
-//! `OPT_WITHOUT`, and each other patch lets this variable switch off one defence of the clock.
+//! Checks that the patches in `tests/defences` match the sources. `switch.patch` makes the worker read the environment
+//! variable `OPT_WITHOUT`. Each other patch lets this variable switch off one defence of the clock.
 
 use std::collections::BTreeSet;
 
 use super::{assert_none, read, texts};
 
-/// For each hunk of a patch, the name of its file and the lines that this file must contain.
+/// Returns, for each hunk of a patch, the name of its file and the lines that this file must contain.
 fn hunks(patch: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut file = String::new();
@@ -40,7 +40,7 @@ fn patches_that_remove_defences_match_the_sources() {
     assert_none("patches that no longer apply: change them with the source", &wrong);
 }
 
-/// The table shows why each defence is needed, so every patch that switches one off must have a row.
+/// The table shows why each defence is needed, so it must have a row for every patch that switches one off.
 #[test]
 fn every_patch_is_in_the_table_of_the_documentation() {
     let documented = read("docs/explanation/timing.md");

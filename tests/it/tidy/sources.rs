@@ -1,5 +1,5 @@
-//! Checks the form of every source file (documentation, length, name, and comments), and the comments and versions of
-//! dependencies.
+//! Checks the form of every source file (documentation, length, name, and comments), and that dependencies have
+//! comments and versions in the right places.
 
 use super::{assert_none, read, texts};
 
@@ -7,7 +7,7 @@ use super::{assert_none, read, texts};
 const MAX_LINES: usize = 500;
 const MAY_BE_LONGER: [(&str, &str); 0] = [];
 
-/// File names that say nothing about the contents.
+/// File names that do not say what the file contains.
 const MEANINGLESS_NAMES: [&str; 5] = ["utils", "util", "helpers", "common", "misc"];
 
 #[test]
@@ -50,7 +50,7 @@ fn no_file_has_a_meaningless_name() {
 
 #[test]
 fn comments_contain_no_todo() {
-    // Build the words from parts; otherwise the test would find them in this file.
+    // Build the words from parts, so that the test does not find them in this file.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK:")];
     let wrong: Vec<String> = texts("", &[".rs", ".h", ".c", ".cpp", ".toml", ".md", ".sh"])
         .iter()
@@ -109,7 +109,7 @@ fn dependencies_have_comments_and_take_their_versions_from_the_workspace() {
         }
     }
     assert_none("dependencies without a comment above them", &wrong);
-    // Versions belong in the workspace's `Cargo.toml` alone.
+    // Only the workspace's `Cargo.toml` may contain versions.
     let members =
         ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tests/nvml-twin", "tools"];
     let own_versions: Vec<String> = members

@@ -2,15 +2,15 @@
 
 use super::{assert_none, read, texts};
 
-/// The heading of the table whose rows have a word or phrase and its replacement.
+/// The heading of the table that lists each word or phrase with its replacement.
 const HEADING: &str = "### Words that were given up";
 const GLOSSARY: &str = "CONTRIBUTING.md";
 
-/// How a word is searched for.
+/// How to search for a word.
 enum Pattern {
-    /// The name of a type in its exact spelling. The plain English word is allowed.
+    /// The name of a type in its exact spelling. The same word is allowed in plain English.
     Identifier(String),
-    /// Consecutive words, in any case and also as parts of names.
+    /// Consecutive words, in upper or lower case, and also as parts of names.
     Words(Vec<String>),
 }
 
@@ -31,7 +31,7 @@ fn given_up() -> Vec<(String, Pattern)> {
     .collect()
 }
 
-/// The words of a line in lower case. Names are split at underscores and capitals.
+/// Returns the words of a line in lower case. Names are split at underscores and capitals.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
@@ -51,7 +51,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether a line contains the pattern. `words` are the words of the line.
+/// Returns whether a line contains the pattern. `words` are the words of the line.
 fn is_in(pattern: &Pattern, line: &str, words: &[String]) -> bool {
     match pattern {
         Pattern::Identifier(name) => {
@@ -68,13 +68,13 @@ fn given_up_words_are_not_used() {
     let endings = [".rs", ".h", ".c", ".cpp", ".py", ".toml", ".md", ".txt", ".json", ".sh", "run"];
     let mut wrong = Vec::new();
     for file in texts("", &endings) {
-        // The test in this file contains such words.
+        // This file's own test contains such words.
         if file.path == GLOSSARY || file.path == "tests/it/tidy/words.rs" {
             continue;
         }
         for (number, line) in file.text.lines().enumerate() {
             let words = words(line);
-            // Outside Rust, the name of a type is a plain English word.
+            // Outside Rust, the name of a type is just an English word.
             let applies =
                 |pattern: &Pattern| matches!(pattern, Pattern::Words(_)) || file.path.ends_with(".rs");
             let found =

@@ -1,4 +1,4 @@
-//! The twin's functions, with the names and layouts of NVML's header.
+//! The NVML functions of the twin, with the names and layouts of NVML's header.
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::ptr;
@@ -22,7 +22,7 @@ fn code(answer: Answer) -> nvmlReturn_t {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// The current state of the devices. Fails with the error that the script has for this function, or with
+/// Returns the current state of the devices. Fails with the error code that the script gives for this function, or with
 /// `UNINITIALIZED` if the script cannot be read.
 fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     let scene = Scene::now().ok_or(UNINITIALIZED)?;
@@ -32,7 +32,7 @@ fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     }
 }
 
-/// Calls `then` with the device of a handle. A handle is the device's index, counted from one.
+/// Calls `then` with the device that a handle stands for. A handle is the device's index, counted from one.
 fn with_device<T>(
     function: &str,
     handle: nvmlDevice_t,
@@ -59,7 +59,7 @@ fn store_text(to: *mut c_char, room: c_uint, text: &str) -> Answer {
     if to.is_null() || room as usize <= text.len() {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: the caller's buffer has `room` bytes, which are enough for the text and its zero.
+    // SAFETY: the caller's buffer has `room` bytes, which are enough for the text and its terminating zero.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr().cast(), to, text.len());
         to.add(text.len()).write(0);
@@ -142,7 +142,7 @@ pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     }))
 }
 
-/// All processes of a script are compute processes.
+/// Lists no processes, because all processes of a script are compute processes.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     handle: nvmlDevice_t,
@@ -152,7 +152,7 @@ pub extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     code(with_device("nvmlDeviceGetGraphicsRunningProcesses_v3", handle, |_, _| list(&[], count, to)))
 }
 
-/// Returns a list as NVML does: stores the number of elements in `count`, and the elements if there is room for all.
+/// Returns a list in the way that NVML does: stores the number of elements in `count`, and the elements if they fit.
 fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t) -> Answer {
     if count.is_null() {
         return Err(INVALID_ARGUMENT);
@@ -170,7 +170,7 @@ fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t
             gpuInstanceId: u32::MAX,
             computeInstanceId: u32::MAX,
         };
-        // SAFETY: there is room for as many elements as the caller's count said, which is at least this number.
+        // SAFETY: the caller's count promises room for at least this many elements.
         unsafe { to.add(index).write(info) };
     }
     Ok(())

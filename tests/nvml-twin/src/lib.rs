@@ -1,8 +1,9 @@
-//! NVML's twin: a shared library with the functions of NVML that the supervisor calls. It answers from a script.
+//! The twin of NVML: a shared library with those functions of NVML that the supervisor calls. Its answers follow a
+//! script.
 //!
 //! The script is the file `nvml.json` beside the library, so each copy of the library is a separate twin. The twin
-//! reads the script again for each answer, so a test can rewrite it during a run. Times in the script count from the
-//! moment at which the twin first saw the process, or from the process's death.
+//! reads the script anew for each answer, so a test can rewrite the script during a run. Times in the script count from
+//! the moment when the twin first saw the process, or from the process's death.
 
 mod functions;
 mod play;
@@ -18,8 +19,8 @@ pub struct Twin {
     library: PathBuf,
 }
 
-/// Returns the path of a library of this workspace that Cargo has built for this program. It is beside a test, and in
-/// the folder `deps` beside any other program.
+/// Returns the path of a library of this workspace that Cargo has built for this program. If the program is a test, the
+/// library is beside it; otherwise it is in the folder `deps` beside the program.
 pub fn built(library: &str) -> std::io::Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name(library);
     let in_deps = beside.with_file_name("deps").join(library);

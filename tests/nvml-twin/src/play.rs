@@ -1,4 +1,5 @@
-//! Evaluates a script: finds its processes, and computes the memory that each of them holds now.
+//! Evaluates a script: finds the processes that the script describes, and computes the memory that each of them holds
+//! now.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,10 +8,10 @@ use std::time::{Instant, SystemTime};
 
 use super::script::{self, Device, Process, Script, Who};
 
-/// The processes that were seen, by the device's index, the index of the script's entry and the pid.
+/// The processes seen so far. The key is the device's index, the index of the script's entry, and the pid.
 static SEEN: Mutex<BTreeMap<(usize, usize, u32), Seen>> = Mutex::new(BTreeMap::new());
 
-/// The time of the first question. Contexts of processes that died before it do not belong to this run.
+/// The time of the first call. A process that died before it does not belong to this run.
 static STARTED: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 #[derive(Clone, Copy)]
@@ -27,7 +28,7 @@ pub(crate) struct Scene {
 
 #[derive(Default)]
 pub(crate) struct DeviceNow {
-    /// The pid and the MiB held by each process.
+    /// The pid of each process, and the MiB that it holds.
     pub(crate) listed: Vec<(u32, u64)>,
     pub(crate) used_mib: u64,
 }
@@ -107,8 +108,8 @@ fn pids_of(who: &Who) -> Vec<u32> {
     }
 }
 
-/// The pids of the processes that have or had a context, and the times at which they got it. The twin of libcuda writes
-/// a file for each of them. A process may begin and end between two questions.
+/// Returns the pids of the processes that have or had a context, and the times at which they got the context. The twin
+/// of libcuda writes a file for each such process, because a process may begin and end between two calls.
 fn contexts() -> impl Iterator<Item = (u32, SystemTime)> {
     let folder = script::beside_the_library("").and_then(|folder| std::fs::read_dir(folder).ok());
     folder.into_iter().flatten().flatten().filter_map(|file| {
@@ -117,7 +118,7 @@ fn contexts() -> impl Iterator<Item = (u32, SystemTime)> {
     })
 }
 
-/// Returns whether a process is alive. A zombie is not, because it has released its memory.
+/// Returns whether a process is alive. A zombie is not alive, because it has released its memory.
 fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()

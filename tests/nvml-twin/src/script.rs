@@ -1,4 +1,4 @@
-//! The script with which a test determines NVML's answers.
+//! The script with which a test determines what the twin of NVML answers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The script's file name. The file is beside the library.
+/// The name of the script's file, which is beside the library.
 pub(crate) const FILE: &str = "nvml.json";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub devices: Vec<Device>,
-    /// The error codes of functions that fail, by name. `*` means all functions that begin with `nvmlDevice`.
+    /// The error codes to return, by the name of the function. `*` stands for all functions whose names begin with
+    /// `nvmlDevice`.
     pub fails: BTreeMap<String, u32>,
 }
 
@@ -23,11 +24,11 @@ pub struct Script {
 pub struct Device {
     pub uuid: String,
     pub name: String,
-    /// The total memory. With `None` the answer is NOT_SUPPORTED, as on machines with unified memory.
+    /// The total memory. If it is `None`, the answer is NOT_SUPPORTED, as on machines with unified memory.
     pub total_mib: Option<u64>,
     /// Memory that is in use but belongs to no process.
     pub held_mib: u64,
-    /// The utilisation in per cent. With `None` the answer is NOT_SUPPORTED.
+    /// The utilisation in per cent. If it is `None`, the answer is NOT_SUPPORTED.
     pub utilisation: Option<u32>,
     pub processes: Vec<Process>,
 }
@@ -36,13 +37,13 @@ pub struct Device {
 #[serde(deny_unknown_fields)]
 pub struct Process {
     pub who: Who,
-    /// Pairs of a time in milliseconds since the process was first seen and the MiB that it holds from then on, in
-    /// ascending order. The process is not listed before the first time.
+    /// Pairs of a time and an amount of memory, in ascending order. The process holds this many MiB from this time on,
+    /// counted in milliseconds since the process was first seen. It is not listed before the first time.
     pub mib_from_ms: Vec<(u64, u64)>,
-    /// The time for which the process is listed after its death, with the memory that it held.
+    /// For how long the process is still listed after its death, with the memory that it held.
     #[serde(default)]
     pub listed_after_death_ms: u64,
-    /// The time for which its memory stays in use afterwards, without a process.
+    /// For how long its memory then stays in use without belonging to a listed process.
     #[serde(default)]
     pub held_after_death_ms: u64,
 }
@@ -51,8 +52,8 @@ pub struct Process {
 #[serde(rename_all = "snake_case")]
 pub enum Who {
     Pid(u32),
-    /// Every descendant of the calling process that has a context of the twin of libcuda beside this library. A process
-    /// that has ended counts too if it got such a context after this library's first answer.
+    /// Every descendant of the calling process that has a context of the twin of libcuda beside this library. A
+    /// descendant that has ended counts too, if it got its context after this library's first answer.
     Context,
 }
 

@@ -1,5 +1,5 @@
-//! Reads the record of a run with many cycles: which workers owed memory at the same time, and how long each switch
-//! took.
+//! Reads the record of a run with many cycles, and finds out which workers owed memory at the same time and how long
+//! each switch from verifying to profiling took.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,24 +12,25 @@ use serde_json::Value;
 
 use crate::summary::list;
 
-/// Tolerance for the bounds of a phase, in milliseconds. The times of a phase are taken when they are written, so a
-/// sample this close to them counts as taken during the phase.
+/// The tolerance for the start and the end of a phase, in milliseconds. These times are read when the phase is written
+/// to the record, so a sample that is this close to one of them counts as taken during the phase.
 const MARGIN: u64 = 25;
-/// The maximum number of violations that are listed.
+/// The maximum number of violations to list.
 const MAX_REPORTED: usize = 10;
 
 #[derive(Debug, Default)]
 pub struct Evidence {
     /// The number of moments at which a recorded amount of memory changed.
     pub moments: usize,
-    /// The number of moments at which a worker of this role had a runner, or owed more than the ledger charges for
-    /// an idle worker.
+    /// The number of moments at which a worker of the role had a runner, or owed more than the ledger charges for an
+    /// idle worker. The key is the role.
     pub at_work: BTreeMap<String, usize>,
-    /// The largest number of bytes that a worker of this role owed outside its phases, without a runner.
+    /// The largest number of bytes that a worker of the role owed while it had no phase and no runner. The key is the
+    /// role.
     pub idle: BTreeMap<String, u64>,
-    /// The number of moments at which workers of both roles were at work. Must be 0.
+    /// The number of moments at which workers of both roles were at work. It must be 0, because the roles take turns.
     pub both_at_work: usize,
-    /// The first moments that `both_at_work` counts, each with the bytes that the workers at work owed, by role.
+    /// The first of the moments in `both_at_work`, each with the bytes that the busy workers of each role owed.
     pub violations: Vec<String>,
     /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
@@ -38,7 +39,7 @@ pub struct Evidence {
     /// The times at which each job's last profile ended, in milliseconds since 1970.
     pub cycles_ended: Vec<u64>,
     pub candidates_passed: usize,
-    /// The milliseconds that one step covers after samples were thinned out; 1 if they were not.
+    /// The milliseconds that one step of the record covers if samples were thinned out; otherwise 1.
     pub width: u64,
 }
 
@@ -49,10 +50,11 @@ struct Worker {
     runners: BTreeMap<u32, u64>,
 }
 
-/// A time in milliseconds since 1970, a process, and the bytes that it owes from then on; `None` after its end.
+/// A time in milliseconds since 1970, a process, and the bytes that the process owes from then on. `None` means that
+/// the process has ended.
 type Change = (u64, Track, Option<u64>);
 
-/// Reads the evidence of a run that has ended. `summary` is its document.
+/// Reads the evidence of a run that has ended. `summary` is the content of its `summary.json`.
 pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
     let mut evidence = Evidence::default();
     let mut workers = workers(summary, &mut evidence)?;
@@ -117,7 +119,7 @@ fn phases(
     Ok(())
 }
 
-/// All changes in order of time. Changes of a process come before its end.
+/// Returns all changes in order of time. The changes of a process come before its end.
 fn changes(run: &Path, width: &mut u64) -> Result<Vec<Change>, String> {
     let store = Store::read(run).map_err(|error| error.to_string())?;
     let mut changes: Vec<Change> = Vec::new();

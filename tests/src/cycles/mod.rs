@@ -1,7 +1,7 @@
-//! A plan in which every job is one cycle: candidates are verified side by side, the verifiers end, and a new
+//! A plan in which every job is one cycle: its candidates are verified side by side, the verifiers end, and a new
 //! profiler times the two correct candidates.
 //!
-//! Each candidate owes 16 MiB, so samples can tell a working process from an idle one.
+//! Each candidate owes 16 MiB, so that samples of memory can tell a working process from an idle one.
 
 pub mod evidence;
 
@@ -22,8 +22,8 @@ pub struct Cycles {
 /// The number of candidates per job that are correct and therefore timed.
 pub const TIMED: u32 = 2;
 
-/// A relu that fills 16 MiB of scratch memory in its first call. Each value of `VARIANT` gives a different artifact,
-/// and `RIGHT` decides whether the kernel is correct.
+/// A relu kernel that fills 16 MiB of scratch memory in its first call. Each value of `VARIANT` gives a different
+/// artifact, and `RIGHT` decides whether the kernel is correct.
 const KERNEL: &str = r#"
 #include <string.h>
 #include "opt_candidate.h"
@@ -87,8 +87,8 @@ fn run_to_success(command: &mut Command) -> Result<(), String> {
 
 fn text(cycles: Cycles) -> String {
     let Cycles { count, verifiers, spare } = cycles;
-    // Recycle a profiler after the candidates of one cycle, and a verifier after building and verifying one
-    // candidate.
+    // Replace the profiler after it has timed the candidates of one cycle, and a verifier after it has built and
+    // verified one candidate.
     let mut text = format!(
         "[run]\nname = \"cycles\"\ndevice = \"cpu\"\nverifiers = {verifiers}\n[memory]\nspare = {spare}\n\
          [recycle]\nbefore_profile = \"always\"\nafter_leases = {TIMED}\n\

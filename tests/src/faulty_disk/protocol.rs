@@ -1,19 +1,20 @@
-//! The bytes of the kernel's FUSE protocol (`linux/fuse.h`), as far as a read-only file system needs them. Integers are
-//! in this machine's order.
+//! Encodes and decodes messages of the kernel's FUSE protocol (`linux/fuse.h`), as far as a read-only file system needs
+//! them. Integers have the byte order of this machine.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Range;
 
-/// The version of the protocol that this file implements. The kernel adapts to a version older than its own.
+/// The version of the protocol that this file implements. A kernel with a newer version adapts to it.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 31;
-/// The largest write that the kernel may send. The kernel uses at least this size, and the file system is read-only.
+/// The largest write that the kernel may send. The kernel never uses a smaller limit, and a read-only file system gets
+/// no writes anyway.
 const LARGEST_WRITE: u32 = 4096;
 const HEADER_BYTES: usize = 40;
 const BLOCK_BYTES: u32 = 4096;
-/// The feature `FUSE_ASYNC_READ`. With it, the kernel can request pages in the background, and a process that waits for
-/// such a page can be killed. A process that waits for the answer to its own request cannot.
+/// The feature `FUSE_ASYNC_READ`, which lets the kernel request pages in the background. A process that waits for such
+/// a page can be killed. A process that waits for the answer to a request of its own cannot.
 const ASYNCHRONOUS_READS: u32 = 1;
 /// The number of the notification `FUSE_NOTIFY_INVAL_INODE`.
 const INVALIDATE_INODE: i32 = 2;
@@ -43,13 +44,13 @@ pub(super) enum Wanted {
     Read {
         bytes: Range<u64>,
     },
-    /// The entries of a folder after the one with this number; all, if it is 0.
+    /// Lists the entries of a folder after the one with this number, or all entries if the number is 0.
     List {
         offset: u64,
     },
     /// A file or folder is closed.
     Close,
-    /// The kernel expects no answer.
+    /// A request to which the kernel expects no answer.
     Nothing,
     /// A request that this file system does not support.
     Other,
@@ -58,7 +59,7 @@ pub(super) enum Wanted {
 pub(super) struct Attributes {
     pub(super) node: u64,
     pub(super) length: u64,
-    /// The time of the last change.
+    /// The time of the last modification, in seconds since 1970.
     pub(super) seconds: u64,
     pub(super) nanoseconds: u32,
     pub(super) mode: u32,
@@ -83,7 +84,7 @@ impl Request {
             18 | 29 => Wanted::Close,
             26 => Wanted::Start { minor: word(body, 4)? },
             28 => Wanted::List { offset: read()?.0 },
-            // Forget, interrupt, and forget of several.
+            // FORGET, INTERRUPT and BATCH_FORGET.
             2 | 36 | 42 => Wanted::Nothing,
             _ => Wanted::Other,
         };
@@ -99,12 +100,12 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Sends an answer or a notification, which the kernel takes only in one piece.
+/// Sends an answer or a notification in a single write, as the kernel demands.
 pub(super) fn send(mut device: &File, message: &[u8]) -> io::Result<()> {
     device.write(message).map(drop)
 }
 
-/// An answer: its body, or the number of an error.
+/// Encodes an answer, which consists of a body or an error number.
 pub(super) fn answer(unique: u64, body: Result<Vec<u8>, i32>) -> Vec<u8> {
     match body {
         Ok(body) => message(0, unique, &body),
@@ -112,7 +113,7 @@ pub(super) fn answer(unique: u64, body: Result<Vec<u8>, i32>) -> Vec<u8> {
     }
 }
 
-/// A notification that the cached pages of a file are invalid.
+/// Encodes a notification that the cached pages of a file are invalid.
 pub(super) fn forget_pages(node: u64) -> Vec<u8> {
     // From the beginning to the end of the file.
     message(INVALIDATE_INODE, 0, &Body::default().longs(&[node, 0, 0]).0)
@@ -145,12 +146,12 @@ impl Body {
         let blocks = it.length.div_ceil(512);
         self.longs(&[it.node, it.length, blocks, it.seconds, it.seconds, it.seconds])
             .words(&[it.nanoseconds, it.nanoseconds, it.nanoseconds, it.mode])
-            // One link, and no device.
+            // The number of links is 1, and the device number is 0.
             .words(&[1, it.user, it.group, 0, BLOCK_BYTES, 0])
     }
 }
 
-/// The answer to the first request. Nothing is read ahead, so that only reads of faulty pages fail.
+/// Encodes the answer to the first request. It forbids reading ahead, so that only reads of faulty pages fail.
 pub(super) fn initialised(minor: u32) -> Vec<u8> {
     Body::default()
         .words(&[MAJOR, minor.min(MINOR), 0, ASYNCHRONOUS_READS, 0, LARGEST_WRITE, 1])
@@ -158,22 +159,22 @@ pub(super) fn initialised(minor: u32) -> Vec<u8> {
         .0
 }
 
-/// The answer to a lookup. It expires at once, so that the kernel asks again.
+/// Encodes the answer to a lookup. The answer expires at once, so the kernel asks again each time.
 pub(super) fn entry(attributes: &Attributes) -> Vec<u8> {
     Body::default().longs(&[attributes.node, 0, 0, 0]).words(&[0, 0]).attributes(attributes).0
 }
 
-/// The answer to a request for attributes. It expires at once.
+/// Encodes the answer to a request for attributes. The answer expires at once.
 pub(super) fn attributes(attributes: &Attributes) -> Vec<u8> {
     Body::default().longs(&[0]).words(&[0, 0]).attributes(attributes).0
 }
 
-/// The answer to an open. Without flags, the kernel caches pages, and drops those of earlier opens.
+/// Encodes the answer to an open. Because no flags are set, the kernel caches pages, and drops those of earlier opens.
 pub(super) fn opened() -> Vec<u8> {
     Body::default().longs(&[0]).words(&[0, 0]).0
 }
 
-/// The answer to a listing. Each entry has a flag that is true for a folder.
+/// Encodes the answer to a listing. Each entry has a flag that is true if it is a folder.
 pub(super) fn listed(entries: &[(Vec<u8>, bool)], offset: u64) -> Vec<u8> {
     let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
     let mut body = Body::default();

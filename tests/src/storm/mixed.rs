@@ -1,5 +1,5 @@
-//! Runs in which several things happen at random moments: a process is killed, every process is asked to end, a worker
-//! is replaced, a candidate is cancelled.
+//! Runs in which several strikes occur at random moments: a process is killed, every process is asked to end, a worker
+//! is replaced, or a candidate is cancelled.
 
 use std::fmt;
 use std::process::{Child, Output, Stdio};
@@ -19,23 +19,23 @@ const GOOD: i32 = 0;
 const NONE_PASSED: i32 = 1;
 const HOST: i32 = 3;
 const INTERRUPTED: i32 = 4;
-/// The only candidate besides the baseline that counts as a success.
+/// The only candidate, apart from the baseline, that counts as a success.
 const ONLY_SUCCESS: &str = "fast";
 
-/// Something that happens during a run.
+/// An event that disturbs a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strike {
     KillVerifier,
     KillProfiler,
-    /// A runner, a compiler, or a process that a compiler started.
+    /// Kills a runner, a compiler, or a process that a compiler started.
     KillRunner,
-    /// The run is then resumed.
+    /// Kills the supervisor. The run is then resumed.
     KillSupervisor,
-    /// SIGTERM to every process of the run at once. If this ends the run early, it is resumed.
+    /// Sends SIGTERM to every process of the run at once. If this ends the run early, the run is resumed.
     TerminateEverything,
-    /// A worker is replaced, at once or after its lease, over the control socket.
+    /// Replaces a worker over the control socket, at once or after its lease.
     Recycle,
-    /// A candidate other than the baseline is cancelled over the control socket.
+    /// Cancels a candidate other than the baseline over the control socket.
     Cancel,
 }
 
@@ -63,12 +63,12 @@ impl fmt::Display for Strike {
     }
 }
 
-/// Draws up to three strikes with their moments, which are before `span`, in order.
+/// Draws up to three strikes and their moments. The moments are before `span`, and in ascending order.
 pub fn draw(chance: &mut Chance, span: Duration) -> Vec<(Duration, Strike)> {
     let mut drawn: Vec<(Duration, Strike)> = (0..=chance.below(MAX_STRIKES))
         .filter_map(|_| {
             let at = usize::try_from(chance.below(STRIKES.len() as u64)).ok()?;
-            // A part of the span, so that a seed draws the same strikes on a slower machine.
+            // Draw a fraction of the span, so that a seed gives the same strikes on a slower machine.
             let part = u32::try_from(chance.below(1000)).ok()?;
             Some((span * part / 1000, *STRIKES.get(at)?))
         })
@@ -80,16 +80,16 @@ pub fn draw(chance: &mut Chance, span: Duration) -> Vec<(Duration, Strike)> {
 /// What happened in one run.
 #[derive(Default)]
 pub struct Struck {
-    /// The strikes that took effect. The others found no such process, or came too late.
+    /// The strikes that took effect. Other strikes found no process of their kind, or came too late.
     pub strikes: Vec<Strike>,
-    /// The candidates that still had no verdict after the run's own second pass, with their attempts. The run was then
-    /// resumed.
+    /// The candidates, with their attempts, that had no verdict even after the run had tried them a second time. The
+    /// run was then resumed.
     pub without_verdict: Vec<String>,
 }
 
 impl Fixture {
-    /// Runs the plan and makes the strikes. If one ends the run early, resumes the run. Checks the exit code and the
-    /// verdicts, and that nothing is left behind.
+    /// Runs the plan and carries out the strikes. If a strike ends the run early, resumes the run. Checks the exit code
+    /// and the verdicts, and that nothing is left behind.
     pub fn run_through(&self, strikes: &[(Duration, Strike)], chance: &mut Chance) -> Result<Struck, String> {
         let mut struck = Struck::default();
         let mut cancelled: Vec<&str> = Vec::new();
@@ -117,9 +117,9 @@ impl Fixture {
                     let status = self.end(&mut child)?;
                     match status.code() {
                         Some(INTERRUPTED) => child = self.resume()?,
-                        // The run was about to end.
+                        // The run was about to end anyway.
                         _ if status.code() == Some(GOOD) || status.code() == Some(NONE_PASSED) => {}
-                        // The run had not begun to handle signals.
+                        // SIGTERM killed the supervisor, because it did not handle signals yet.
                         None => child = self.resume()?,
                         Some(code) => {
                             return Err(format!("exit code {code} after SIGTERM\n{}", self.state()));
@@ -137,7 +137,7 @@ impl Fixture {
                     let at = usize::try_from(chance.below(others.len() as u64)).unwrap_or(0);
                     let (name, ..) = others[at];
                     let done = self.ctl(&["cancel", &format!("softmax/{name}")]);
-                    // Even if there was no answer, the run may have received the request.
+                    // The run may have received the request even if it sent no answer.
                     cancelled.push(name);
                     done.is_some_and(|it| it.status.success())
                 }
@@ -153,7 +153,7 @@ impl Fixture {
         Ok(struck)
     }
 
-    /// Waits for the end of the run, and resumes it once if candidates have no verdict. Returns these candidates.
+    /// Waits for the end of the run. If candidates have no verdict, resumes the run once. Returns these candidates.
     fn ends_right(&self, mut child: Child, cancelled: &[&str]) -> Result<Vec<String>, String> {
         let mut code = self.end(&mut child)?.code();
         let mut without_verdict = Vec::new();
@@ -178,7 +178,7 @@ impl Fixture {
         }
     }
 
-    /// Kills one process of a kind, as soon as there is one. Returns false if the run ends first.
+    /// Kills one process of the given kind as soon as there is one. Returns false if the run ends first.
     fn kill_one(
         &self,
         supervisor: &mut Child,
@@ -197,8 +197,8 @@ impl Fixture {
         done && killed
     }
 
-    /// Sends a command to the run over its control socket. If the client does not end in time, it is killed, and its
-    /// status is no success. Returns `None` if the client cannot be started.
+    /// Sends a command to the run over its control socket. A client that does not end in time is killed, and its status
+    /// is then not a success. Returns `None` if the client cannot be started.
     fn ctl(&self, arguments: &[&str]) -> Option<Output> {
         let mut command = self.command();
         command

@@ -1,4 +1,4 @@
-//! Runs in which a process is killed, asked to end, or stopped.
+//! Runs in which one process is killed, asked to end, or stopped.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::summary::list;
 /// The pause between two requests to replace a worker.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a process is stopped before it is continued.
+/// The time for which a process stays stopped.
 const STOP: Duration = Duration::from_millis(300);
 
 impl Fixture {
-    /// Runs the plan once and kills one process of this kind, at the given moment or as soon as there is one after it.
-    /// The kind `runner` includes compilers. If there are several processes, chance decides. Returns the process;
-    /// `None` if the run ended first.
+    /// Runs the plan once and kills one process of the kind `victim` at the given moment. If there is no such process
+    /// then, kills the first one after that moment; if there are several, picks one at random. The kind `runner`
+    /// includes compilers. Returns the process, or `None` if the run ended first.
     pub fn kill_during_a_run(
         &self,
         victim: &str,
@@ -99,7 +99,8 @@ impl Fixture {
             && self.marked().iter().any(|it| it.pid == process.pid)
     }
 
-    /// Asks the run to replace a worker at once. Errors are ignored: the run may not know the worker yet, or may end.
+    /// Asks the run to replace a worker at once. Errors are ignored, because the run may not list the worker yet, or
+    /// may be about to end.
     fn replace(&self, process: &Process) {
         let ctl = |arguments: &[&str]| {
             let run = self.run.as_os_str();

@@ -1,5 +1,5 @@
-//! Measures the time to find the best of many candidates, one of which is clearly faster, and compares it with
-//! other builds of the product.
+//! Measures the time to find the best of many candidates, one of which is clearly faster than the others. Can compare
+//! this time with that of other builds of the product.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The work of the baseline: about 200 µs per call.
+/// The work of the baseline, which takes about 200 µs per call.
 const SPIN: u64 = 160_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
@@ -88,8 +88,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// Writes the captures and the kernels. One candidate does half of the baseline's work. All others do the same work or
-/// up to two percent more.
+/// Writes the captures and the kernels. The winner does half of the baseline's work. All other candidates do the same
+/// work as the baseline or up to two percent more.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "16,16", "--entries"])
@@ -107,7 +107,7 @@ fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     for number in 1..arguments.candidates {
         write(format!("k/other_{number:04}.c"), SPIN + SPIN / 100 * u64::from(number % 3))?;
     }
-    // In the plan's order, the winner comes after all others, and only the baseline follows.
+    // In the plan's order, the winner comes after all other candidates, and only the baseline follows it.
     Ok(write("k/winner.c".to_owned(), SPIN / 2)?)
 }
 

@@ -1,6 +1,6 @@
 //! Switches many times from verification to timing and back. Checks that no sample shows a verifier and a profiler at
-//! work at the same time, and that the supervisor does not grow (its memory, descriptors, threads and children).
-//! Measures a switch with and without a spare.
+//! work at the same time, and that the supervisor's memory, descriptors, threads and children do not grow. Measures how
+//! long a switch takes with and without a spare.
 
 mod outside;
 
@@ -44,12 +44,12 @@ pub(crate) struct Arguments {
 
 /// The allowed median time of a switch with a spare.
 const ALLOWED_US: f64 = 5_000.0;
-/// The most that an idle worker may owe, in bytes.
+/// The largest number of bytes that an idle worker may owe.
 const MAX_IDLE: u64 = 8 << 20;
-/// The allowed growth of the supervisor's resident and owed memory, in MiB, from the first quarter after settling to
-/// the last.
+/// The allowed growth of the supervisor's resident and owed memory, in MiB. The growth is measured after the settling
+/// phase, from its first quarter to its last.
 const MEMORY_NOISE_MIB: f64 = 1.0;
-/// Memory may grow during this many cycles at the start, but during at most a tenth of all cycles.
+/// The number of cycles at the start during which memory may grow. It is at most a tenth of all cycles.
 const SETTLING: usize = 100;
 
 struct Run {

@@ -1,6 +1,6 @@
-//! Measures how long `eval` takes to answer, compared with the build and the calls alone, with and without an open run.
+//! Measures how long `eval` takes to answer with and without an open run, compared with the build and the calls alone.
 //!
-//! *Build and calls* are the times of build, verification and timing in the result.
+//! *Build and calls* stands for the time that build, verification and timing took according to the result.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,13 +26,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The maximum ratio of an answer's time to the time of its build and calls, if a run is open.
+/// The maximum ratio, with an open run, of the time to answer to the time for the build and the calls.
 const MAX_RATIO: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Answered {
     wall_ms: f64,
-    /// The build and the calls.
+    /// The time for the build and the calls.
     parts_ms: f64,
     result: Value,
 }
@@ -59,7 +59,7 @@ impl Fixture {
         Ok(Self { folder, plan, source: std::fs::read_to_string(kernels.join("fast.c"))? })
     }
 
-    /// Submits a new candidate, so its build is not cached.
+    /// Submits a candidate that is new, so that its build is not cached.
     fn eval(&self, name: &str) -> Result<Answered> {
         let kernel = self.folder.join(format!("{name}.c"));
         std::fs::write(&kernel, format!("{}\n// {name}\n", self.source))?;
@@ -103,7 +103,7 @@ impl Fixture {
     }
 }
 
-/// An open run. Dropping it ends the run.
+/// An open run, which ends when this value is dropped.
 struct Open {
     child: Child,
 }

@@ -1,6 +1,6 @@
-//! The figures of a benchmark and the conditions under which they were measured, as Markdown or JSON.
+//! Prints the figures of a benchmark and the conditions under which they were measured, as Markdown or JSON.
 //!
-//! Each subcommand decides what it measures and requires.
+//! Each subcommand decides which figures it measures, and which requirements they must meet.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Figures {
         self.0.len()
     }
 
-    /// The quantile at `at` (0 to 1), by the nearest rank.
+    /// Returns the quantile at `at` (0 to 1), by the nearest rank.
     pub(crate) fn quantile(&self, at: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -45,12 +45,12 @@ impl Figures {
         self.quantile(1.0)
     }
 
-    /// The ratios of these figures to those of `other`, pair by pair.
+    /// Divides these figures by those of `other`, pair by pair.
     pub(crate) fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect())
     }
 
-    /// The medians of the first and of the last quarter, in the order of measurement.
+    /// Returns the medians of the first and of the last quarter, in the order of measurement.
     pub(crate) fn first_and_last_quarter(&self) -> (f64, f64) {
         let quarter = (self.0.len() / 4).max(1).min(self.0.len());
         let median = |part: &[f64]| Self(part.to_vec()).median();
@@ -62,18 +62,18 @@ impl Figures {
                 "max": number(self.max()) })
     }
 
-    /// Cells of a Markdown row: median, p95, maximum.
+    /// Returns the cells of a Markdown row: median, p95 and maximum.
     pub(crate) fn cells(&self, digits: usize) -> String {
         format!("{:.digits$} | {:.digits$} | {:.digits$}", self.median(), self.p95(), self.max())
     }
 }
 
-/// Returns a figure with at most three decimals; null for NaN and infinities, which JSON cannot represent.
+/// Rounds a figure to three decimals. Returns null for NaN and infinities, which JSON cannot represent.
 fn number(figure: f64) -> Value {
     if figure.is_finite() { json!((figure * 1e3).round() / 1e3) } else { Value::Null }
 }
 
-/// The machine, its load at this moment, and the state of the page cache in the caller's words.
+/// Describes the machine, its current load, and the state of the page cache in the caller's words.
 pub(crate) fn conditions(cache: &str) -> Result<Value> {
     let host = Host::detect();
     let load = std::fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;
@@ -84,7 +84,7 @@ pub(crate) fn conditions(cache: &str) -> Result<Value> {
     }))
 }
 
-/// Prints one JSON document, or the conditions and the caller's lines.
+/// Prints either one JSON document, or the conditions followed by the caller's lines.
 pub(crate) fn show(json: bool, sheet: &Value, lines: impl FnOnce()) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(sheet)?);

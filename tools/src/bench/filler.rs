@@ -1,5 +1,5 @@
-//! A process that touches new memory as fast as one thread can. It counts the memory on a shared page, so its peak is
-//! known after its death.
+//! A child process that touches new memory as fast as one thread can. It counts this memory on a page that it shares
+//! with its parent, so that its peak is known after its death.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 pub(crate) const ARGUMENT: &str = "__filler";
 const PAGE: usize = 4096;
 const CHUNK: usize = 64 << 20;
-/// If nothing stops the filler, it stops by itself this many bytes over its limit.
+/// The number of bytes over its limit at which the filler stops by itself, in case nothing else stops it.
 const ENOUGH: u64 = 4 << 30;
 const HUGE_PAGE: u64 = 2 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,13 +25,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The contents of the page that a filler shares with its parent.
 #[repr(C)]
 pub(crate) struct Count {
-    /// Set by the parent to start the filling.
+    /// The flag with which the parent starts the filling.
     go: AtomicU64,
     pub(crate) touched: AtomicU64,
     ready: AtomicU64,
 }
 
-/// Maps the page until the process ends.
+/// Maps the shared page. The map stays until the process ends.
 fn map(file: impl AsFd) -> Result<&'static Count> {
     // SAFETY: this is a new shared map of a file that is one page long and never shrinks. `Count` fits into the page
     // and consists of atomics, for which any bytes are valid.
@@ -57,8 +57,8 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts a filler, which waits for `go`. `data` is its RLIMIT_DATA in bytes; with `None`, it has no such limit.
-    /// With `huge`, it requests huge pages.
+    /// Starts a filler, which waits for `go`. `data` is its RLIMIT_DATA in bytes, or `None` for no such limit. If
+    /// `huge` is true, the filler requests huge pages.
     pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;
@@ -88,8 +88,8 @@ impl Filler {
         self.count.go.store(1, Ordering::Release);
     }
 
-    /// Waits for the filler's death and returns the bytes that it owed: the touched memory in whole pages, and its page
-    /// tables.
+    /// Waits until the filler is dead, and returns the bytes that it owed: the memory that it had touched, in whole
+    /// pages, and its page tables.
     pub(crate) fn owed_at_death(&mut self) -> Result<u64> {
         self.child.wait().context("waiting for a filler")?;
         let touched = self.count.touched.load(Ordering::Acquire);
@@ -137,7 +137,7 @@ fn fill(arguments: &[String]) -> Result<()> {
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let Ok(at) = at else {
-            // If the map was refused, continue with smaller maps.
+            // Linux refused the map, so continue with smaller maps.
             chunk /= 2;
             continue;
         };

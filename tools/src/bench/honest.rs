@@ -1,5 +1,5 @@
-//! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios beside processes that
-//! only spin. With `--log`, each run appends a line to a file, so an interrupted series can be continued.
+//! Checks that measured speed-ups are correct on a busy machine, by timing kernels with known ratios beside processes
+//! that only spin. With `--log`, each run appends a line to a file, so that an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -53,7 +53,7 @@ impl Case {
         }
     }
 
-    /// The candidates, and the amount of work that each does.
+    /// Returns the candidates, each with the amount of work that it does.
     fn candidates(self, threads: u32) -> Vec<(String, u64)> {
         match self {
             Self::Copies => (0..10).map(|number| (format!("copy{number}"), self.baseline(threads))).collect(),
@@ -62,10 +62,10 @@ impl Case {
         }
     }
 
-    /// The amount of work of the baseline. Each call also has a fixed overhead, which makes the measured ratio of
-    /// `Half` smaller than 2. With 60 µs of work per call, the error would be as large as a confidence interval, so
-    /// `Half` does ten times as much. With several threads, waking them takes about 40 µs, because runners set
-    /// `OMP_WAIT_POLICY=passive`, so each case does eighty times as much.
+    /// Returns the amount of work of the baseline. Each call also has a fixed overhead, which makes the measured ratio
+    /// of `Half` smaller than 2. With 60 µs of work per call, this error would be as large as a confidence interval, so
+    /// `Half` does ten times as much work. With several threads, waking them takes about 40 µs, because runners set
+    /// `OMP_WAIT_POLICY=passive`, so each case then does eighty times as much work.
     const fn baseline(self, threads: u32) -> u64 {
         let more = if 1 < threads { 80 } else { 1 };
         match self {
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(judge(arguments, &runs))
 }
 
-/// Returns the runs of the same case, load and number of threads in the log.
+/// Returns the runs in the log that have the same case, load and number of threads.
 fn logged_runs(arguments: &Arguments) -> Result<Vec<Value>> {
     let Some(log) = arguments.log.as_ref().filter(|log| log.exists()) else { return Ok(Vec::new()) };
     let text = std::fs::read_to_string(log).context("reading the log")?;
@@ -109,7 +109,8 @@ fn logged_runs(arguments: &Arguments) -> Result<Vec<Value>> {
         .collect())
 }
 
-/// Creates captures and a plan. The tensor is so small that only the kernels' different amounts of work matter.
+/// Creates captures and a plan. The tensor is so small that only the kernels' different amounts of work affect the
+/// times.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
     let Arguments { case, threads, .. } = *arguments;
     generate(&["op", "--name", "relu", "--shape", "4,4", "--entries", "1"], &folder.join("relu"))?;
@@ -153,13 +154,14 @@ fn result_line(arguments: &Arguments, job: &Value) -> Value {
     })
 }
 
-/// The largest load to which each row applies, and the share of runs that may be unsettled: 1, 2 and 8 of 20.
+/// The largest load to which each row applies, and the share of runs that may be unsettled. The shares stand for 1, 2
+/// and 8 of 20 runs.
 const MAX_UNSETTLED: [(u32, f64); 3] = [(0, 0.05), (4, 0.1), (u32::MAX, 0.4)];
-/// The share of intervals that must contain the true ratio, if it is 2.
+/// The share of intervals that must contain the true ratio, for the case in which this ratio is 2.
 const MIN_CONTAINING: f64 = 0.95;
-/// The largest half-width of the median interval, relative to the speed-up, if the true ratio is 2.
+/// The largest half-width of the median interval, relative to the speed-up, for the case in which the true ratio is 2.
 const MAX_HALF_WIDTH: f64 = 0.1;
-/// The largest difference between the median speed-up and 2, relative to 2, if all runs may be unsettled.
+/// The largest difference between the median speed-up and 2, relative to 2. Applies if all runs may be unsettled.
 const MAX_BIAS: f64 = 0.25;
 
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +178,7 @@ struct Series {
     speedup: f64,
 }
 
-/// From this load on, kernels with more than one thread may always be unsettled.
+/// The load from which on kernels with more than one thread may always be unsettled.
 const BUSY: u32 = 4;
 
 fn most_unsettled(load: u32, threads: u32) -> f64 {
@@ -210,8 +212,8 @@ fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
                 MIN_CONTAINING * 100.0
             ));
         }
-        // If all runs may be unsettled, the intervals can be so wide that they contain anything, so the median speed-up
-        // is judged instead of their width.
+        // If all runs may be unsettled, the intervals can be so wide that they contain anything. Therefore judge the
+        // median speed-up, not the width of the intervals.
         if 1.0 <= most_unsettled(load, threads) {
             if MAX_BIAS < (series.speedup / 2.0 - 1.0).abs() {
                 unmet.push(format!(

@@ -1,8 +1,8 @@
-//! A long test of law 8 of ARCHITECTURE.md: in each of many runs, up to three things happen at random moments.
-//! Processes are killed or asked to end, workers are replaced, candidates are cancelled. Every run must end with the
-//! right verdicts and leave nothing behind.
+//! A long test of law 8 of ARCHITECTURE.md: in each of many runs, up to three strikes occur at random moments. They
+//! kill processes, ask them to end, replace workers, or cancel candidates. Every run must end with the right verdicts
+//! and leave nothing behind.
 //!
-//! Integration tests kill single processes of the same fixture, in fewer runs.
+//! The integration tests use the same fixture. They kill single processes, and make fewer runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

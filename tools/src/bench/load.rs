@@ -1,7 +1,8 @@
 //! Keeps CPUs busy with processes that only spin, each in a separate session.
 //!
-//! Linux may first divide the CPUs among sessions (autogroups), and every worker and runner has a separate one. Load in
-//! a single session would get the share of one runner, however many threads it had.
+//! Linux may divide the CPUs among sessions first (autogroups), and every worker and runner has a session of its own.
+//! If all spinning processes were in one session, they would together get only as much CPU time as one runner, however
+//! many they are.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -11,7 +12,7 @@ use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 /// The first command line argument that makes this program spin.
 pub(crate) const ARGUMENT: &str = "__spin";
 
-/// Spins until the process is killed, or its parent ends.
+/// Spins until the process is killed or its parent ends.
 pub(crate) fn main() -> ExitCode {
     if set_parent_process_death_signal(Some(Signal::KILL)).is_err() || setsid().is_err() {
         return ExitCode::FAILURE;
@@ -21,7 +22,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Spinning processes. They end when this is dropped.
+/// Processes that spin. Dropping this value ends them.
 pub(crate) struct Load(Vec<Child>);
 
 impl Load {

@@ -87,8 +87,8 @@ enum Command {
     Eval(eval::Arguments),
 }
 
-/// Does the work of a child process, if the first argument is the hidden one of a filler, a spinning process, a reader
-/// or a worker of the product. Returns the exit code; `None` if there is no such argument, or if the worker's other
+/// Does the work of a child process if the first argument is the hidden one of a filler, a spinning process, a reader
+/// or a worker of the product. Returns the exit code, or `None` if there is no such argument or if the worker's other
 /// arguments are invalid.
 fn run_as_child() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);

@@ -1,5 +1,6 @@
 //! Measures the cost of an entry compared with a bare process: one verifier verifies many prebuilt candidates with a
-//! few small entries each. Several builds of the product alternate (A, B, A, B), so they are compared within one run.
+//! few small entries each. Several builds of the product can be compared. They alternate (A, B, A, B) within one run of
+//! the benchmark.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(passed)
 }
 
-/// Creates libraries with the same code but different digests, by appending bytes that the loader ignores.
+/// Creates libraries with the same code but different digests, by appending bytes that the loader ignores to each copy.
 pub(crate) fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     let built = folder.join("relu.so");
     let status = Command::new("cc")
@@ -124,7 +125,7 @@ pub(crate) fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// The average time from start to end of a process that does nothing.
+/// Returns the average time that a process that does nothing takes from start to end.
 fn bare_process(count: u32) -> Result<std::time::Duration> {
     let began = Instant::now();
     for _ in 0..count {

@@ -1,5 +1,5 @@
-//! Measures the cost of sampling: the product's sampler reads idle workers and one process with a limit, by default
-//! sixteen workers ten times a second.
+//! Measures the cost of sampling: the product's sampler reads idle workers and one process with a memory limit. By
+//! default, it reads sixteen workers ten times a second.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,15 +32,15 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The allowed CPU time, as a share of one core.
+/// The allowed CPU time of the sampler, as a share of one core.
 const ALLOWED_SHARE: f64 = 0.005;
 /// The allowed resident memory of the sampling process, in MiB.
 const ALLOWED_RESIDENT: f64 = 20.0;
-/// The most that an idle worker may owe, in MiB.
+/// The largest amount of memory that an idle worker may owe, in MiB.
 const ALLOWED_IDLE: f64 = 8.0;
 const LIMIT: Bytes = Bytes::mib(600);
 
-/// CPU time of this thread, in user and kernel mode.
+/// Returns the CPU time of this thread, in user and kernel mode.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -56,7 +56,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         watch.watch(Process::Worker(worker), pid, None, MemoryFiles::default(), false)?;
         workers.push((worker, sampler(pid)?));
     }
-    // `go` is never called, so the filler only waits. `cpu` measures only this thread.
+    // The filler only waits, because `go` is never called. Its CPU time does not count, because `cpu` measures only
+    // this thread.
     let runner = Filler::start(LIMIT.get(), None, false)?;
     let first = workers.first().context("no workers")?.0;
     watch.watch(

@@ -1,7 +1,8 @@
-//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead: polled at fixed
-//! intervals, polled as the product does it (with and without a record of the reason), and refused memory by Linux.
+//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead. The process is
+//! polled at fixed intervals, polled as in the product (with and without a record of the reason), or refused memory by
+//! Linux.
 //!
-//! `overshoot/matrix.rs` uses up memory in many ways, while something that the supervisor writes to is stalled.
+//! `overshoot/matrix.rs` uses up memory in many ways, while an output of the supervisor is stalled.
 
 mod matrix;
 mod stalls;
@@ -57,21 +58,21 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The allowed median overshoot of the row "ours", which polls at the pace of the product.
+/// The allowed median overshoot of the row "ours", which is polled at the product's pace.
 const ALLOWED: u64 = 16 << 20;
-/// The memory that a small process owes besides what `RLIMIT_DATA` counts, in bytes. `RLIMIT_DATA` is lower than the
-/// filler's limit by this much, and by the page tables of the filled memory.
+/// The memory that a small process owes in addition to the memory that `RLIMIT_DATA` counts, in bytes. `RLIMIT_DATA` is
+/// therefore set below the filler's limit by this much, and by the page tables of the filled memory.
 const OTHER_MEMORY: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Watch {
     Fixed(Duration),
-    /// Polled at the product's pace.
+    /// The process is polled at the product's pace.
     Paced {
-        /// Whether the reason is written to disk before the signal, as in the product.
+        /// Whether the reason is written to disk before the signal is sent, as in the product.
         recorded: bool,
     },
-    /// Not polled; Linux refuses memory.
+    /// The process is not polled, but Linux refuses it memory.
     Refused,
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 struct Excess {
-    /// The bytes above the limit.
+    /// The number of bytes above the limit.
     over: u64,
     bytes_per_second: f64,
 }
@@ -162,8 +163,8 @@ fn run_once(
         Watch::Paced { .. } => pace.next(at, Some(Bytes::new(limit) - owed)),
         Watch::Refused => Duration::from_secs(1),
     };
-    // Polling at fixed intervals begins at a random moment, independently of the process. The product takes its first
-    // sample as soon as a runner is reported.
+    // Polling at fixed intervals begins at a random moment, because it does not depend on the process. The product
+    // takes its first sample as soon as a runner is reported.
     let first = match watch {
         Watch::Fixed(interval) => interval.mul_f64(random.random_range(0.0..1.0)),
         Watch::Paced { .. } => SHORTEST,
@@ -200,12 +201,12 @@ fn run_once(
     })
 }
 
-/// The memory that the process owes; `None` if the process is dead.
+/// Returns the memory that the process owes, or `None` if the process is dead.
 fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
     Ok(memory.sample()?.alive().and_then(|sample| sample.owed()))
 }
 
-/// Writes the same rows as the product before it kills a runner.
+/// Writes the rows that the product writes before it kills a runner.
 fn record_kill(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     let (now, worker) = (UtcTime::now(), WorkerId(1));
     store.policy(now, "kill_runner", "the runner owes more than its limit", &Numbers::new())?;
@@ -213,7 +214,7 @@ fn record_kill(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// Checks the verdict on candidates that use up their memory, and that the run continues after each.
+/// Checks the verdicts on candidates that use up their memory, and that the run continues after each candidate.
 fn product(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("captures have just been made")?;
     let folder = tempdir()?;

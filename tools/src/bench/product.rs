@@ -1,16 +1,16 @@
-//! Runs the product through its command line and reads its JSON.
+//! Runs the product through its command line, and reads the JSON that it prints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-/// The path of a program of this workspace, in the same folder as this program.
+/// Returns the path of a program of this workspace, which is in the same folder as this program.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     opt_tests::built(name).map_err(|missing| anyhow!(missing))
 }
 
-/// Generates captures in a folder with `gen-captures`, to which `arguments` are passed.
+/// Generates captures in a folder by running `gen-captures` with `arguments`.
 pub(crate) fn generate(arguments: &[&str], folder: &Path) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(arguments)

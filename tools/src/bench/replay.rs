@@ -1,8 +1,8 @@
-//! Measures replays of a chain of linear layers with budgets from the floor to everything. Their time is compared with
-//! the times for copying and for computing, both measured in the same replay.
+//! Measures replays of a chain of linear layers, with budgets from the floor to one that holds all tensors. Compares
+//! the time of each replay with the times that it spent on copying and on computing.
 //!
-//! There are two chains: in one, calls take longer than copies, and in the other, copies take longer. Before each run,
-//! captures are read into the page cache or dropped from it.
+//! There are two chains. In one, calls take longer than copies, and in the other, copies take longer. Before each run,
+//! the captures are either read into the page cache or dropped from it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,13 +97,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// The wall time over the longer of copying and computing. With perfect overlap, the ratio is 1.
+/// Returns the wall time divided by the longer of the times for copying and computing. With perfect overlap, it is 1.
 fn ratio(result: &Value) -> Option<f64> {
     let longer = result["copy_ms"].as_f64()?.max(result["compute_ms"].as_f64()?);
     Some(result["total_ms"].as_f64()? / longer)
 }
 
-/// Returns the smallest budget with which the replay can run, and the budget that holds all tensors, in bytes.
+/// Returns the smallest budget with which the replay can run, and the budget that holds all tensors, both in bytes.
 fn floor_and_whole(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)> {
     let plan = plan(arguments, folder, set, &[1 << 50])?;
     let checked = Command::new(binary("opt-supervisor")?)

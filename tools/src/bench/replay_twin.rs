@@ -1,7 +1,8 @@
-//! Measures replays on a simulated card, on whose virtual clock kernels and copies take the time of a model. With
-//! perfect overlap, a replay takes as long as the longer of copying and computing.
+//! Measures replays on a simulated card with a virtual clock, on which kernels and copies take as long as a model says.
+//! With perfect overlap, a replay takes as long as the longer of copying and computing.
 //!
-//! No time here is that of a real card. The benchmark measures how well the pool's thread overlaps copies with calls.
+//! No time here says anything about a real card. The benchmark only shows how well the pool's thread overlaps copies
+//! with calls.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,12 +15,12 @@ use serde_json::Value;
 use super::product::{binary, generate};
 use super::verify_large::tempdir;
 
-/// The number of inputs. Each takes a whole page of the pool, because a card allocates in pages of 2 MiB.
+/// The number of inputs. Each takes up a whole page of the pool, because a card allocates pages of 2 MiB.
 const ENTRIES: u32 = 6;
 const PAGE: u64 = 2 << 20;
-/// The size of an input, in rows of 1024 float32.
+/// The size of an input, in rows of 1024 float32 values.
 const ROWS: u32 = 64;
-/// The device memory that the script of NVML's twin reports for a context, in MiB.
+/// The device memory that NVML's twin reports for a context, in MiB.
 const CONTEXT_MIB: u64 = 300;
 
 #[derive(clap::Args)]
@@ -71,10 +72,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// Runs a replay for each size of the pool, from the floor (three inputs) to everything.
+/// Runs a replay for each size of the pool, from the floor (three inputs) to one that holds all inputs.
 fn replayed(arguments: &Arguments, folder: &Path, speed: u64) -> Result<Vec<Value>> {
     std::fs::write(folder.join("plan.toml"), plan(arguments)?)?;
-    // Moves within the device take no noticeable time.
+    // Copies within the device are so fast in this model that they take no noticeable time.
     let model = format!("{} 1000000 {speed}", arguments.instruction_ns);
     std::fs::write(folder.join("cuda-clock"), model)?;
     let processes = vec![with_context(&[(0, CONTEXT_MIB)])];

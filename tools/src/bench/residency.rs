@@ -1,8 +1,9 @@
-//! Measures loads of the residency engine with a few jobs: lazy, eager, and lazy again.
+//! Measures loads of the residency engine for a few jobs, each loaded lazily, eagerly, and lazily again.
 //!
-//! The peak comes from two counts: that of the ledger, and that of Linux, which is read after each storage has been
-//! loaded and after the outputs have been written. The eager order exists only in this benchmark, as a negative
-//! control: it must exceed the bound that the lazy order meets exactly.
+//! The peak memory of a load is counted twice. One count is that of the engine's ledger. The other is that of Linux,
+//! which is read after each storage has been loaded and after the outputs have been written. The eager order exists
+//! only in this benchmark, as a negative control: its peak must exceed the bound, and the peak of the lazy order must
+//! equal it.
 
 use std::cell::Cell;
 use std::io;
@@ -32,10 +33,11 @@ pub(crate) struct Arguments {
 
 const SLOTS: u64 = 2;
 const SLOT: Bytes = Bytes::mib(1);
-/// The allowed difference between Linux's count and the ledger of a lazy load, as a share.
+/// The allowed difference between Linux's count and the ledger for a lazy load, as a fraction.
 const AGREEMENT: f64 = 0.01;
 
-/// A load: its storages (MiB, whether the source has all bytes in host memory, number of tensors) and outputs (MiB).
+/// A load. Each storage has its size in MiB, whether the source has all bytes in host memory, and its number of
+/// tensors. Each output has its size in MiB.
 struct Job {
     name: &'static str,
     storages: &'static [(u64, bool, usize)],
@@ -61,8 +63,8 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// Records the largest amount of memory that Linux has reported: the arena, and the growth of this process's private
-/// memory.
+/// Records the largest amount of memory that Linux has reported: the sum of the arena and the growth of this process's
+/// private memory.
 struct Watch<'a> {
     arena: &'a dyn Fn() -> u64,
     before: u64,
@@ -77,7 +79,8 @@ impl Watch<'_> {
     }
 }
 
-/// The private memory of this process in bytes, from `smaps_rollup`, because the counters in `status` lag behind.
+/// Returns the private memory of this process in bytes. Reads `smaps_rollup`, because the counters in `status` lag
+/// behind.
 fn anonymous() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
@@ -152,7 +155,7 @@ impl Job {
         Peak::of(&placings, &after, Terms { grain, slots: SLOTS, slot: SLOT })
     }
 
-    /// Makes one load. Returns the peaks according to the ledger and to Linux, and the milliseconds it took.
+    /// Carries out one load. Returns the peaks according to the ledger and to Linux, and the time in milliseconds.
     fn load(&self, order: Order) -> Result<(u64, u64, f64)> {
         let tensors: Vec<usize> =
             self.storages.iter().enumerate().flat_map(|(key, it)| std::iter::repeat_n(key, it.2)).collect();
@@ -183,13 +186,13 @@ impl Job {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// Buffers are allocated when they are needed, as in the product.
+    /// Each buffer is allocated when it is needed, as in the product.
     Lazy,
-    /// All buffers are allocated at once.
+    /// All buffers are allocated at the start.
     Eager,
 }
 
-/// The ledger, and the milliseconds of the load.
+/// The ledger after a load, and the time of the load in milliseconds.
 type Loaded = (Ledger, f64);
 
 fn lazily(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Result<Loaded> {
@@ -202,8 +205,8 @@ fn lazily(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Resu
     Ok((residency.dissolve()?, ms))
 }
 
-/// Allocates everything at once: outputs first, then a buffer for each tensor and each unused storage. Sources stay
-/// open until the end.
+/// Allocates everything at the start: the outputs first, then a buffer for each tensor and each unused storage. Sources
+/// stay open until the end.
 fn eagerly(device: HostDevice, load: &Load<'_, usize>, watch: &Watch<'_>) -> Result<Loaded> {
     let mut on = Accounted::new(device);
     let mut ring = Ring::new(SLOTS, SLOT);
@@ -244,7 +247,7 @@ fn write_to(device: &mut HostDevice, outputs: &[Buffer]) -> Result<()> {
 struct Row {
     job: &'static str,
     formula: u64,
-    /// The ledger's peak, Linux's peak and the time of each order.
+    /// For each order: the ledger's peak, Linux's peak and the time.
     orders: [[Figures; 3]; 3],
 }
 
@@ -252,7 +255,7 @@ const ORDERS: [(&str, Order); 3] =
     [("lazy", Order::Lazy), ("eager", Order::Eager), ("lazy again", Order::Lazy)];
 
 impl Row {
-    /// Returns true if the largest lazy peak equals the formula and agrees with Linux's count, and the median eager
+    /// Returns true if the largest lazy peak equals the formula and agrees with Linux's count, and if the median eager
     /// peaks exceed the formula.
     fn holds(&self) -> bool {
         self.orders.iter().zip(ORDERS).all(|([ledger, kernel, _], (_, order))| match order {

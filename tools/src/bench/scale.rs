@@ -32,10 +32,10 @@ const MAX_RESIDENT_MIB: f64 = 20.0;
 const MAX_CPU_MS: f64 = 1.5;
 const MAX_TURN_MS: f64 = 20.0;
 
-/// The time between two looks at the supervisor.
+/// The interval at which the supervisor is sampled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the supervisor's process had used when it was last seen.
+/// The resources that the supervisor's process had used at its last sample.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     main_thread: Duration,
@@ -43,7 +43,7 @@ struct Used {
     peak_resident: u64,
 }
 
-/// The parts of `summary.json` that are needed.
+/// The parts of `summary.json` that this benchmark needs.
 #[derive(Deserialize)]
 struct Summary {
     memory: Memory,
@@ -147,7 +147,7 @@ fn measure(product: &Path, folder: &Path, count: u32) -> Result<serde_json::Valu
     }))
 }
 
-/// Waits for the process to end. Returns its exit status, and what it had used when it was last seen.
+/// Waits for the process to end. Returns its exit status, and the resources that it had used at the last sample.
 fn watch(mut child: Child) -> Result<(ExitStatus, Used)> {
     let mut used = Used::default();
     loop {
@@ -161,7 +161,7 @@ fn watch(mut child: Child) -> Result<(ExitStatus, Used)> {
     }
 }
 
-/// Returns what a process has used so far; `None` if it has ended.
+/// Returns the resources that a process has used so far, or `None` if it has ended.
 fn used_by(pid: u32) -> Option<Used> {
     let on_cpu = |path: String| {
         let text = std::fs::read_to_string(path).ok()?;
@@ -170,7 +170,7 @@ fn used_by(pid: u32) -> Option<Used> {
     let main_thread = on_cpu(format!("/proc/{pid}/task/{pid}/schedstat"))?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))?;
-    // Only the process's total includes threads that have ended. It is counted in ticks of 10 ms.
+    // The total of the process is the only count that includes threads that have ended. Its unit is a tick of 10 ms.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();

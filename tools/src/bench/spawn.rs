@@ -1,7 +1,7 @@
-//! Measures what a worker costs: the time from its start until it is ready, of one message round trip, from its death
-//! until the pool notices it, and from Shutdown until its memory is free.
+//! Measures the cost of a worker: the time from its start until it is ready, the time of one message round trip, the
+//! time from its death until the pool notices, and the time from Shutdown until its memory is free.
 //!
-//! The pool is the product's. The worker is this program, started with the product's hidden argument.
+//! The pool is that of the product. The worker is this program, started with the product's hidden argument.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,9 +39,9 @@ pub(crate) struct Arguments {
 
 /// The limit for every wait.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a worker gets to become idle after it reported ready.
+/// How long a worker may take to become idle after it has reported that it is ready.
 const REST: Duration = Duration::from_millis(20);
-/// The most that an idle worker may owe, in MiB.
+/// The largest amount of memory that an idle worker may owe, in MiB.
 const MAX_IDLE: f64 = 8.0;
 
 pub(crate) struct WorkerPool {
@@ -73,7 +73,7 @@ impl WorkerPool {
         Ok((worker, pid, began.elapsed()))
     }
 
-    /// Sends a task that the worker refuses at once, and waits for its report.
+    /// Sends a task that the worker refuses at once, and waits for the worker's report.
     fn exchange(&mut self, worker: WorkerId, number: u32) -> Result<Duration> {
         let task = Task { lease: LeaseId(number), work: Work::Build(nothing_to_build(&self.folder)) };
         let began = Instant::now();
@@ -136,12 +136,12 @@ impl WorkerPool {
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        // If the removal fails, only a few logs are left behind.
+        // Ignore errors: if the removal fails, it leaves only a few logs behind.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A build task whose prebuilt library does not exist, so a worker refuses it.
+/// Returns a build task whose prebuilt library does not exist, so that a worker refuses the task.
 fn nothing_to_build(folder: &Path) -> BuildTask {
     BuildTask {
         capability: None,

@@ -1,4 +1,4 @@
-//! Tests whether timing can be trusted: two copies of a kernel must not be told apart, and a kernel that does a tenth
+//! Tests that timing can be relied on: two copies of a kernel must not be told apart, and a kernel that does a tenth
 //! less work must win.
 
 use std::path::Path;
@@ -18,15 +18,15 @@ pub(crate) struct Arguments {
     slow: bool,
 }
 
-/// A kernel whose time is proportional to the number of its dependent multiplications. A relu then produces an output
-/// that can be verified.
+/// A kernel whose time is proportional to the number of its dependent multiplications. It then computes relu, so that
+/// its output can be verified.
 pub(super) const KERNEL: &str = r#"
 #include "opt_candidate.h"
 int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
     const OptTensor *in = args[0].value.v_ptr;
     OptTensor *out = args[n - 1].value.v_ptr;
     double sum = 0.0;
-    // Without -fopenmp, this is a loop of one thread.
+    // Without -fopenmp, this loop runs in one thread.
     #pragma omp parallel num_threads(2) reduction(+:sum)
     {
         double x = 1.0;
@@ -45,11 +45,11 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 }
 "#;
 
-/// The iterations of the baseline, which take about 60 µs.
+/// The number of iterations of the baseline, which take about 60 µs.
 pub(super) const SPIN: u64 = 40_000;
-/// The iterations of the faster kernel.
+/// The number of iterations of the faster kernel.
 const LESS: u64 = 36_000;
-/// The iterations of the slow kernel, which take several seconds.
+/// The number of iterations of the slow kernel, which take several seconds.
 const SLOW: u64 = 3_000_000_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {

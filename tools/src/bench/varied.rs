@@ -1,5 +1,5 @@
-//! Measures the effect of new inputs in every call: times the same kernels with and without them, and compares time,
-//! ratio and owed memory.
+//! Measures the effect of new inputs in every call: times the same kernels with and without new inputs, and compares
+//! time, ratio and owed memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The ops and the arguments that generate their captures. The table of the embedding has 709 MB.
+/// The ops, each with the arguments that generate its captures. The table of the embedding has 709 MB.
 const OPS: [(&str, &[&str]); 4] = [
     ("relu", &["op", "--name", "relu", "--shape", "256,1024"]),
     ("softmax", &["op", "--name", "softmax", "--shape", "256,1024"]),

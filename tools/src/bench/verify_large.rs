@@ -1,5 +1,5 @@
-//! Verifies a large capture set, and measures the peak owed memory, the pages left in the cache, and the time compared
-//! with `cat` of the same files.
+//! Measures the verification of a large capture set: the peak owed memory, the pages left in the page cache, and the
+//! time compared with `cat` of the same files.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// The captures in a folder, sorted. Fails if there are none.
+/// Returns the captures in a folder, sorted. Fails if there are none.
 pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
         .flatten()
@@ -108,7 +108,7 @@ pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads the files into the page cache if `state` is `warm`, and drops them from it otherwise.
+/// Reads the files into the page cache if `state` is `warm`. Otherwise, drops them from it.
 pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     for file in files {
         let mut open = std::fs::File::open(file)?;
@@ -121,7 +121,8 @@ pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of the files in the page cache, according to `fincore` of util-linux. Fails if `fincore` is missing.
+/// Returns how many bytes of the files are in the page cache, according to `fincore` of util-linux. Fails if `fincore`
+/// is missing.
 fn cached(files: &[PathBuf]) -> Result<u64> {
     let output = Command::new("fincore")
         .args(["--bytes", "--noheadings", "--output", "RES"])
@@ -140,7 +141,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns this process's own folder for temporary files. All calls return the same one.
+/// Returns the folder of this process for temporary files. All calls return the same folder.
 pub(crate) fn tempdir() -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("opt-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;

@@ -1,12 +1,14 @@
 //! Writes the zip container of a `.pt` file, byte for byte like PyTorch's writer.
 //!
-//! This module writes headers, alignment, CRCs and the directory. `capture` decides what the records contain.
+//! This module writes headers, alignment, CRCs and the directory. `capture.rs` decides what the records contain.
 //!
-//! It reproduces the peculiarities of PyTorch's writer (a modified miniz), because every real file has them:
+//! Every real file has the following peculiarities of PyTorch's writer (a modified miniz), so this writer reproduces
+//! them:
 //!
 //! - Records are stored, not compressed.
-//! - Sizes and CRC follow the payload in a data descriptor (flag bit 3). The local header has zeros instead.
-//! - An `FB` extra field in the local header, filled with `Z`, aligns the payload to a multiple of 64.
+//! - The sizes and the CRC follow the payload, in a data descriptor (flag bit 3). The local header has zeros in their
+//! place.
+//! - An extra field `FB` in the local header, filled with `Z`, aligns the payload to a multiple of 64.
 //! - "Version needed" and all dates are 0.
 //! - Sizes and offsets of 2^32 − 1 or more are in a Zip64 extra field, in the local header too, and make the sizes in
 //!   the descriptor 8 bytes wide.
@@ -16,18 +18,18 @@ use std::io::{self, Write};
 
 use opt_shared::units::to_index;
 
-/// The alignment of payloads, in bytes. Aligned storages can be mapped and read with aligned vector loads.
+/// The alignment of payloads, in bytes. It makes it possible to map a storage and read it with aligned vector loads.
 const PAYLOAD_ALIGNMENT: u64 = 64;
-/// The smallest size or offset that needs Zip64: the plain fields keep their highest value as a mark.
+/// The smallest size or offset that needs Zip64. The plain fields use their highest value to say that Zip64 applies.
 const ZIP64_FROM: u64 = u32::MAX as u64;
 /// Bit 3: a data descriptor follows; bit 11: names are UTF-8.
 const FLAGS: u16 = 0x0808;
-/// "Unix, 3.0" and "Zip64 needed", as miniz writes them to the Zip64 end record.
+/// The two version fields of the Zip64 end record, as miniz writes them: "Unix, 3.0" and "needs Zip64".
 const ZIP64_MADE_BY: u16 = 0x031e;
 const ZIP64_NEEDED: u16 = 45;
-/// The signature and the fixed fields, which precede the name in a local header.
+/// The size of a local header up to the record's name: the signature and the fixed fields.
 const LOCAL_HEADER_BYTES: u64 = 30;
-/// Identifier and length of an extra field.
+/// The size of the identifier and the length of an extra field.
 const EXTRA_FIELD_HEAD_BYTES: u64 = 4;
 
 /// A record's entry in the directory.
@@ -40,7 +42,8 @@ struct Record {
 }
 
 impl Record {
-    /// The Zip64 extra field with the sizes and the offset that are too large for the header. Empty if all of them fit.
+    /// Returns the Zip64 extra field, with the sizes and the offset that are too large for the header. It is empty if
+    /// all of them fit.
     fn zip64_field(&self) -> Vec<u8> {
         let mut values = Vec::new();
         if self.size >= ZIP64_FROM {
@@ -83,7 +86,7 @@ impl Record {
     fn descriptor(&self) -> Vec<u8> {
         let mut descriptor = b"PK\x07\x08".to_vec();
         descriptor.extend(self.crc32.to_le_bytes());
-        // The compressed size, then the uncompressed one.
+        // These are the compressed and the uncompressed size, which are equal.
         for _ in 0..2 {
             if self.zip64_field().is_empty() {
                 descriptor.extend(at_most_32_bits(self.size));
@@ -112,17 +115,17 @@ impl Record {
     }
 }
 
-/// A length in a record's header. The lengths of names and of extra fields with their padding always fit.
+/// Encodes a length in a record's header. Lengths of names, and of extra fields with their padding, always fit.
 fn in_16_bits(length: usize) -> [u8; 2] {
     u16::try_from(length).expect("a name and its padding are far shorter").to_le_bytes()
 }
 
-/// A 32-bit field of a header: the value, or all ones if the value is in a Zip64 field.
+/// Encodes a 32-bit field of a header: the value, or all ones if the value is in a Zip64 field.
 fn at_most_32_bits(value: u64) -> [u8; 4] {
     u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// The end of the directory: the Zip64 end record, which PyTorch always writes, and the ordinary end record.
+/// Encodes the end of the directory: the Zip64 end record, which PyTorch always writes, and the ordinary end record.
 fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) -> Vec<u8> {
     let mut end = b"PK\x06\x06".to_vec();
     end.extend(44_u64.to_le_bytes()); // bytes of this record from here on
@@ -145,7 +148,7 @@ fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) ->
     end
 }
 
-/// Writes records one after the other. Only their directory entries are kept in memory.
+/// A writer of records, one after the other. It keeps only their directory entries in memory.
 pub(crate) struct Archive<W> {
     sink: W,
     position: u64,
@@ -154,12 +157,13 @@ pub(crate) struct Archive<W> {
 }
 
 impl<W: Write> Archive<W> {
-    /// The name of every record starts with `folder`. PyTorch uses the file's stem.
+    /// Creates a writer. The name of every record starts with `folder`, which PyTorch derives from the name of the
+    /// file.
     pub(crate) fn new(sink: W, folder: &str) -> Self {
         Self { sink, position: 0, folder: folder.to_owned(), records: Vec::new() }
     }
 
-    /// Writes one record of exactly `size` bytes, with the contents that `fill` writes.
+    /// Writes one record, which consists of exactly `size` bytes that `fill` writes.
     pub(crate) fn record(
         &mut self,
         name: &str,

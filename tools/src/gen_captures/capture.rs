@@ -1,7 +1,7 @@
-//! Writes one capture file: the dict of a recorded call, and its records in PyTorch's order.
+//! Writes one capture file: the dict that describes a recorded call, and the records in PyTorch's order.
 //!
-//! This module decides keys, storages and record names. `archive` writes the container, `pickle` encodes the dict, and
-//! callers provide the numbers.
+//! This module decides keys, storages and the names of records. `archive.rs` writes the container, `pickle.rs` encodes
+//! the dict, and callers provide the numbers.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -19,7 +19,7 @@ const WRITE_BUFFER: Bytes = Bytes::mib(1);
 /// Space for headers, pickle and directory in estimates of a file's size.
 const OVERHEAD: Bytes = Bytes::kib(8);
 
-/// Writes all bytes of a storage, in order.
+/// A function that writes all bytes of a storage, in order.
 pub(crate) type Fill<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
 /// A tensor, and the function that writes its values.
@@ -46,7 +46,7 @@ impl<'a> Argument<'a> {
         Self { name, value: ArgumentValue::Tensor(values), default: None }
     }
 
-    /// A parameter whose default is None.
+    /// An argument for a parameter whose default is None.
     pub(crate) fn optional_tensor(name: &'static str, values: Values<'a>) -> Self {
         Self { default: Some(PickleValue::None), ..Self::tensor(name, values) }
     }
@@ -55,7 +55,7 @@ impl<'a> Argument<'a> {
         Self { name, value: ArgumentValue::Plain(value), default: None }
     }
 
-    /// A parameter that was left at its default.
+    /// An argument that was left at its default.
     pub(crate) fn at_default(name: &'static str, value: PickleValue) -> Self {
         Self { name, value: ArgumentValue::Plain(value.clone()), default: Some(value) }
     }
@@ -69,7 +69,7 @@ pub(crate) struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    /// An upper estimate of the file's size.
+    /// Returns an upper estimate of the file's size.
     pub(crate) fn estimate(&self) -> Bytes {
         let tensors = self.arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(values) => Some(values),
@@ -78,8 +78,8 @@ impl Capture<'_> {
         tensors.chain([&self.output]).map(Values::bytes).sum::<Bytes>() + OVERHEAD
     }
 
-    /// Writes to a `.part` file and renames it, so the final name never refers to a partial capture. Returns a
-    /// description of the contents.
+    /// Writes to a `.part` file and then renames it, so that the final name never refers to a partial capture. Returns
+    /// a description of the contents.
     pub(crate) fn write(self, path: &Path) -> Result<Written> {
         let part = path.with_extension("pt.part");
         let write = || -> Result<(Written, File)> {
@@ -98,7 +98,7 @@ impl Capture<'_> {
         Ok(written)
     }
 
-    /// Writes only the archive, to any sink. `folder` is the file's stem.
+    /// Writes only the archive, to any sink. `folder` is the name of the file without its suffix.
     fn write_archive<W: Write>(self, sink: W, folder: &str) -> io::Result<(Vec<String>, W)> {
         let mut storages = Storages::default();
         let mut kwargs = Vec::new();
@@ -145,15 +145,15 @@ impl Values<'_> {
     }
 }
 
-/// A description of a written file, for people.
+/// A description of a written file, to be shown to the user.
 pub(crate) struct Written {
     pub(crate) path: PathBuf,
     pub(crate) bytes: Bytes,
-    /// For example `weight float32[96, 48]`.
+    /// A text for each tensor, such as `weight float32[96, 48]`.
     pub(crate) tensors: Vec<String>,
 }
 
-/// The storages seen so far; a storage's key is its index.
+/// The storages seen so far. The key of a storage is its index.
 #[derive(Default)]
 struct Storages<'a> {
     contents: Vec<(Bytes, Fill<'a>)>,
@@ -169,8 +169,8 @@ impl<'a> Storages<'a> {
     }
 }
 
-/// Returns the serialization id. It has forty digits, as in PyTorch, but not the same ones: half are computed from the
-/// names of the records, half from their CRCs.
+/// Returns the serialization id. It has forty digits, like PyTorch's, but other ones: half of them are computed from
+/// the names of the records, and half from the CRCs of the records.
 fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String {
     let (mut names, mut checksums) = (0_u64, 0_u64);
     for (name, crc32) in records {
@@ -180,8 +180,8 @@ fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String
     format!("{names:020}{checksums:020}")
 }
 
-/// Flushes a file and drops it from the page cache, because dirty or cached pages would distort measurements of
-/// programs that read the captures.
+/// Flushes a file and drops it from the page cache. Dirty or cached pages would distort measurements of programs that
+/// read the captures.
 fn drop_from_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -196,8 +196,8 @@ mod tests {
         Values { element, shape: shape.to_vec(), fill: Box::new(|sink| sink.write_all(bytes)) }
     }
 
-    /// The fixture is a file that torch saved. With the same values, the written file differs only in the serialization
-    /// id and in its CRC, which is in the descriptor and in the directory.
+    /// The fixture is a file that torch saved. With the same values, the file written here differs only in the
+    /// serialization id and in the CRC of that id, which is in the descriptor and in the directory.
     #[test]
     fn capture_equals_one_that_torch_saved_except_for_its_id() {
         let fixture = concat!(
@@ -222,7 +222,7 @@ mod tests {
         let (tensors, ours) = capture.write_archive(Vec::new(), "entry_000000").unwrap();
         assert_eq!(tensors, ["input int64[1, 16]", "weight float32[96, 48]", "output float32[1, 16, 48]"]);
 
-        // The offsets of the serialization id, and of its CRC in the descriptor and in the directory entry.
+        // These are the offsets of the serialization id, and of its CRC in the descriptor and in the directory entry.
         let id_offset = 23_296;
         let crc_offsets = [id_offset + 40 + 4, 23_899 + 16];
         let mut expected = torch.clone();

@@ -1,8 +1,9 @@
-//! The large embedding set: two bfloat16 tables, each saved whole in every other entry, as a model's run would save
-//! them.
+//! Generates the large embedding set: two bfloat16 tables, each saved whole in every other entry, as a model's run
+//! would save them.
 //!
-//! The captures of the incident that led to this project had this form (51 GiB, two tables ten times each). These
-//! tables are narrower, so 20 entries take about 8 GB. Outputs are gathered rows, so they are exact.
+//! The captures of the incident that led to this project had the same form (51 GiB, two tables ten times each). The
+//! tables generated here are narrower, so that 20 entries take about 8 GB. Outputs are gathered rows, and therefore
+//! exact.
 
 use anyhow::{Result, ensure};
 use opt_shared::units::Bytes;
@@ -11,15 +12,15 @@ use crate::capture::{Argument, Capture, Values};
 use crate::numbers::Numbers;
 use crate::pickle::{Element, PickleValue};
 
-/// The widths of the two tables, in the order in which they alternate. They are multiples of four, because `numbers`
-/// makes four elements at a time.
+/// The widths of the two tables, which alternate in this order. They are multiples of four, because `numbers.rs`
+/// generates four elements at a time.
 const WIDTHS: [u64; 2] = [1352, 240];
 /// The number of rows of each table if no total is given.
 const DEFAULT_ROWS: u64 = 262_144;
 const MIN_INDICES: u64 = 16;
 const MAX_INDICES: u64 = 2048;
 
-/// The identifiers of the streams of numbers.
+/// The identifiers of the streams of random numbers.
 const TABLE: u64 = 0;
 const INDICES: u64 = 1;
 const LENGTHS: u64 = 2;
@@ -29,13 +30,13 @@ pub(crate) struct EmbeddingSet {
     pub(crate) entries: u32,
     rows: u64,
     widths: [u64; 2],
-    /// Whether small indices are more frequent, like common words. Otherwise all indices are equally likely.
+    /// Whether small indices are more frequent, like common words. If false, all indices are equally likely.
     of_words: bool,
     seed: u64,
 }
 
 impl EmbeddingSet {
-    /// If `total` is given, the number of rows is chosen to make the whole set about that large.
+    /// Creates a set. If `total` is given, the number of rows is chosen so that the whole set has about this size.
     pub(crate) fn new(entries: u32, total: Option<Bytes>, seed: u64) -> Result<Self> {
         ensure!(entries > 0, "a set needs at least one entry (pass --entries 1 or more)");
         let widths: u64 = (0..entries).map(|entry| width(WIDTHS, entry)).sum();
@@ -48,8 +49,8 @@ impl EmbeddingSet {
         Ok(Self { entries, rows, widths: WIDTHS, of_words: false, seed })
     }
 
-    /// Creates a set with indices like those of a tokenizer: the index is a word's rank, and rank r is about 1/r times
-    /// as frequent as the first.
+    /// Creates a set with indices like those of a tokenizer. An index is the rank of a word, and a word of rank r is
+    /// about 1/r times as frequent as the first word.
     pub(crate) fn of_words(entries: u32, rows: u64, widths: [u64; 2], seed: u64) -> Self {
         Self { entries, rows, widths, of_words: true, seed }
     }

@@ -1,5 +1,5 @@
-//! The folder to which a set is written. Existing captures are not overwritten, and a set that does not fit on the disk
-//! is refused before anything is written.
+//! Prepares the folder to which a set is written. Existing captures are never overwritten, and a set that does not fit
+//! on the disk is refused before anything is written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use opt_shared::units::Bytes;
 
-/// The space that must stay free on the disk in addition to the set, because a full disk harms other programs too.
+/// The space that must stay free on the disk after the set was written, because a full disk harms other programs too.
 const HEADROOM: Bytes = Bytes::mib(64);
 
 pub(crate) fn entry_path(folder: &Path, entry: u32) -> PathBuf {
     folder.join(format!("entry_{entry:06}.pt"))
 }
 
-/// Creates the folder, after checking that it contains no captures and that its disk has room for `needed` bytes and
+/// Creates the folder. Fails if the folder contains captures, or if its disk does not have room for `needed` bytes and
 /// `HEADROOM`.
 pub(crate) fn prepare(folder: &Path, needed: Bytes) -> Result<()> {
     refuse_to_overwrite(folder)?;

@@ -1,8 +1,9 @@
-//! The capture set of the incident that led to this project, at full size: 20 entries, two bfloat16 tables saved ten
-//! times each, 51.3 GiB. Plans and kernels are written beside the captures, so the set can be run immediately.
+//! Generates the capture set of the incident that led to this project, at full size: 20 entries, two bfloat16 tables
+//! saved ten times each, 51.3 GiB. Plans and kernels are written beside the captures, so that the set can be run
+//! immediately.
 //!
-//! With `--scale`, the tables have fewer rows. `embedding` generates the numbers. If the disk does not have space for
-//! everything, nothing is written.
+//! With `--scale`, the tables have fewer rows. `embedding.rs` generates the numbers. If the disk does not have space
+//! for everything, nothing is written.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +23,7 @@ const KERNELS: [(&str, &str); 3] = [
     ("ahead.c", include_str!("../../../configs/incident/ahead.c")),
 ];
 
-/// Creates the set. `scale` is the fraction of each table's rows that the set has.
+/// Creates the set. `scale` is the fraction of each table's rows that the set contains.
 pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
     ensure!(
         0.0 < scale && scale <= 1.0,
@@ -32,7 +33,7 @@ pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
     Ok(EmbeddingSet::of_words(ENTRIES, rows, WIDTHS, seed))
 }
 
-/// Writes the plans and the kernels to the folder of the captures.
+/// Writes the plans and the kernels to the folder that contains the captures.
 pub(crate) fn write_plans(out: &Path) -> Result<()> {
     let kernels = out.join("kernels");
     fs::create_dir_all(&kernels).with_context(|| format!("cannot create `{}`", kernels.display()))?;

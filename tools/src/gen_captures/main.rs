@@ -1,6 +1,6 @@
 //! `gen-captures`: writes captures for measurements, in the format of PyTorch but without PyTorch.
 //!
-//! Prints one line per file and a summary to standard output. If standard error is a terminal, progress is shown there.
+//! Prints one line per file and a summary to standard output, and progress to standard error if this is a terminal.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,23 +1,25 @@
-//! Deterministic random numbers by index: any element of a tensor can be computed without the elements before it.
+//! Generates deterministic random numbers by index: any element of a tensor can be computed without the elements before
+//! it.
 //!
-//! This makes it possible to write a gathered row without its table in memory. The generator is SplitMix64 over a
-//! counter: cheap, the same on every machine, and random enough for weights.
+//! A gathered row can therefore be written without its table in memory. The generator is SplitMix64 over a counter. It
+//! is cheap, gives the same numbers on every machine, and is random enough for weights.
 
 use std::io::{self, Write};
 
 /// The number of elements of a bfloat16 table in one word.
 const BF16_PER_WORD: u64 = 4;
-/// The number of words that are generated before they are written.
+/// The number of words that are generated at a time and then written.
 const CHUNK_WORDS: u64 = 32 * 1024;
 
-/// One stream of numbers, identified by a seed and parts. Different identities give different streams.
+/// One stream of random numbers, identified by a seed and further parts. Different identities give different streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     key: u64,
 }
 
 impl Numbers {
-    /// Returns the stream that `parts` identify: the kind of tensor, then the entry or table.
+    /// Returns the stream that the seed and `parts` identify. The parts are the kind of tensor, then the entry or
+    /// table.
     pub(crate) fn new(seed: u64, parts: &[u64]) -> Self {
         Self { key: parts.iter().fold(mix(seed), |key, &part| mix(key ^ mix(part.wrapping_add(1)))) }
     }
@@ -36,8 +38,8 @@ impl Numbers {
         (self.word(index) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a roughly normally distributed number with mean 0 and variance 1: the sum of four uniform 16-bit
-    /// numbers, shifted and scaled.
+    /// Returns a random number with mean 0 and variance 1 and roughly a normal distribution. It is the sum of four
+    /// uniform 16-bit numbers, shifted and scaled.
     pub(crate) fn f32(self, index: u64) -> f32 {
         const MEAN: f64 = 2.0 * 65_535.0;
         const DEVIATION: f64 = 37_837.0; // 2 * 65536 / sqrt(12)
@@ -53,8 +55,8 @@ impl Numbers {
         (self.word(index) & 0x83ff_83ff_83ff_83ff) + 0x3c00_3c00_3c00_3c00
     }
 
-    /// Writes `count` bfloat16 numbers, beginning with number `first`. Both are multiples of four, like a table's
-    /// width.
+    /// Writes `count` bfloat16 numbers, beginning with number `first`. Both must be multiples of four, like the width
+    /// of a table.
     pub(crate) fn write_bf16(self, sink: &mut dyn Write, first: u64, count: u64) -> io::Result<()> {
         debug_assert!(first.is_multiple_of(BF16_PER_WORD) && count.is_multiple_of(BF16_PER_WORD));
         let (mut index, end) = (first / BF16_PER_WORD, (first + count) / BF16_PER_WORD);

@@ -1,6 +1,6 @@
-//! Sets of float32 captures of one op, of any shape with at least two axes. Their outputs are computed in float64.
+//! Generates sets of float32 captures of one op, of any shape with at least two axes.
 //!
-//! Outputs are computed row by row while they are written. Only `linear` keeps its weight in memory.
+//! Outputs are computed in float64, row by row while they are written. Only `linear` keeps its weight in memory.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::pickle::{Element, PickleValue};
 
 const EPSILON: f64 = 1e-5;
 
-/// The identifiers of the streams of numbers.
+/// The identifiers of the streams of random numbers.
 const INPUT: u64 = 10;
 const WEIGHT: u64 = 11;
 const BIAS: u64 = 12;
@@ -38,7 +38,7 @@ pub(crate) struct OpSet {
 }
 
 impl OpSet {
-    /// `scale` multiplies the first axis.
+    /// Creates a set. `scale` multiplies the first axis.
     pub(crate) fn new(
         op: Op,
         shape: &[u64],
@@ -59,7 +59,7 @@ impl OpSet {
         shape[0] = ((shape[0] as f64 * scale).round() as u64).max(1);
         let width = shape[shape.len() - 1];
         let out_features = out_features.unwrap_or(width);
-        // Far more than measurements need. The limit keeps later products of sizes from overflowing.
+        // This is far more than measurements need. The limit keeps later products of sizes from overflowing.
         const MAX_ELEMENTS: u64 = 1 << 40;
         for (rows_and_width, what) in
             [(&shape[..], "input"), (&[width, out_features], "weight"), (&[shape[0], out_features], "output")]
@@ -139,7 +139,7 @@ impl OpSet {
         }
     }
 
-    /// An output whose rows are a function of the same row of the input.
+    /// Returns an output each row of which is a function of the same row of the input.
     fn rowwise(&self, input: Numbers, mut function: RowFunction) -> Values<'static> {
         let width = self.shape[self.shape.len() - 1];
         let rows: u64 = self.shape[..self.shape.len() - 1].iter().product();
@@ -155,7 +155,7 @@ impl OpSet {
 
 type RowFunction = Box<dyn FnMut(&[f64]) -> Vec<f64>>;
 
-/// A tensor of roughly normally distributed numbers.
+/// Returns a tensor of random numbers with roughly a normal distribution.
 fn drawn(numbers: Numbers, shape: &[u64]) -> Values<'static> {
     let elements: u64 = shape.iter().product();
     Values {

@@ -1,11 +1,11 @@
 //! Encodes the pickles of captures: protocol 2, with the opcodes and the memo that Python's pickler uses.
 //!
-//! `capture` decides which values a capture has. A repeated string is written only once. Its further occurrences refer
-//! to the memo, as with Python's interned names.
+//! `capture.rs` decides which values a capture has. A repeated string is written only once, and its further occurrences
+//! refer to the memo, as with Python's interned names.
 
 use std::collections::HashMap;
 
-/// Element types that generated captures use.
+/// The element types that generated captures use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     F32,
@@ -39,7 +39,7 @@ impl Element {
     }
 }
 
-/// A contiguous tensor that owns the storage `data/<key>`.
+/// A contiguous tensor. It is the only tensor of the storage `data/<key>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorValue {
     pub(crate) element: Element,
@@ -84,8 +84,8 @@ pub(crate) fn pickle(value: &PickleValue) -> Vec<u8> {
 
 struct Pickler {
     out: Vec<u8>,
-    /// The memo indices of strings and globals. The key of a global is its module, a space and its name. No string of a
-    /// capture looks like that.
+    /// The memo indices of strings and globals. The key of a global is its module, a space and its name, and no string
+    /// of a capture has this form.
     memo: HashMap<String, u32>,
     memo_length: u32,
 }
@@ -120,7 +120,7 @@ impl Pickler {
         }
     }
 
-    /// `_rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks)`.
+    /// Adds a call of `_rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks)`.
     fn tensor(&mut self, tensor: &TensorValue) {
         self.global("torch._utils", "_rebuild_tensor_v2");
         self.tuple(6, |pickler, i| match i {
@@ -151,8 +151,8 @@ impl Pickler {
         self.remember();
     }
 
-    /// Adds the items of a list or dict that has just been created. A single item has a separate opcode. Python splits
-    /// batches at 1000 items, but no capture has that many.
+    /// Adds the items of a list or dict that has just been created. The opcode for a single item differs from that for
+    /// a batch. Python splits batches at 1000 items, but no capture has that many.
     fn contents(&mut self, count: usize, [single, batch]: [u8; 2], mut item: impl FnMut(&mut Self, usize)) {
         match count {
             0 => {}
@@ -221,7 +221,7 @@ impl Pickler {
             self.out.push(b'J');
             self.out.extend(int.to_le_bytes());
         } else {
-            // LONG1: as few little-endian two's-complement bytes as preserve the sign.
+            // LONG1 stores the number in two's complement, little-endian, in as few bytes as preserve the sign.
             let sign = if number < 0 { 0xff } else { 0 };
             let mut bytes = number.to_le_bytes().to_vec();
             while bytes.len() > 1

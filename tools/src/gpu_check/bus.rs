@@ -1,5 +1,5 @@
-//! Measures the speed of copies between pinned memory and the device, compared with the rate of the link, and of copies
-//! within the device, compared with the rate of its memory.
+//! Measures the speed of copies: between pinned memory and the device, compared with the rate of the link, and within
+//! the device, compared with the rate of its memory.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::Arguments;
 use crate::cuda::{Description, Device, Pinned};
 use crate::row::Row;
 
-/// The size of a copy over the bus, in bytes. On a card, copies within the device are four times as large.
+/// The size of a copy over the bus, in bytes. Copies within the device are four times as large on a card.
 const BYTES: usize = 256 << 20;
 const BYTES_OF_TWIN: usize = 8 << 20;
 const ROUNDS: usize = 10;
 
-/// The median rate of copies in GB/s.
+/// Returns the median rate of copies in GB/s.
 fn rate(bytes: u64, mut copy: impl FnMut() -> Result<Duration>) -> Result<f64> {
-    // The first copy is slower, so it is not counted.
+    // Do not count the first copy, which is slower.
     copy()?;
     let mut times = (0..ROUNDS).map(|_| copy()).collect::<Result<Vec<Duration>>>()?;
     times.sort_unstable();
@@ -49,8 +49,8 @@ pub(crate) fn bus_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     ])
 }
 
-/// Returns the raw rate in GB/s of a PCI device's link in one direction, and a description of the link. Packets have
-/// headers, so no copy reaches this rate.
+/// Returns the raw rate in GB/s of a PCI device's link in one direction, and a description of the link. No copy reaches
+/// this rate, because packets have headers.
 fn link_rate(address: &str) -> Option<(f64, String)> {
     let read = |name: &str| -> Option<String> {
         let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/{name}")).ok()?;
@@ -72,7 +72,7 @@ pub(crate) fn device_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let device = Device::open(arguments)?;
     let bytes = arguments.size(4 * BYTES, BYTES_OF_TWIN) as u64;
     let (to, from) = (device.allocate(bytes)?, device.allocate(bytes)?);
-    // The rate counts each byte twice, because a copy reads and writes it.
+    // Each byte counts twice in this rate, because a copy reads it and writes it.
     let rate = rate(2 * bytes, || device.time_copy(&to, &from))?;
     device.release(to)?;
     device.release(from)?;

@@ -1,4 +1,4 @@
-//! Tests whether the cap of a lease holds: buffers are allocated with the worker's own code until it refuses one.
+//! Tests whether the cap of a lease holds, by allocating buffers with the worker's own code until it refuses one.
 
 use anyhow::{Error, Result};
 use opt_shared::units::Bytes;
@@ -10,10 +10,10 @@ use crate::row::{Judgement, Row, mib};
 
 const CAP: Bytes = Bytes::gib(2);
 const CAP_OF_TWIN: Bytes = Bytes::mib(64);
-/// The size of a buffer. The cap is not a multiple of it, so a part of the refused buffer would still have fitted.
+/// The size of a buffer. The cap is not a multiple of it, so that a part of the refused buffer would still have fitted.
 const PIECE: Bytes = Bytes::mib(150);
 const PIECE_OF_TWIN: Bytes = Bytes::mib(6);
-/// The tolerance for the driver's own structures, and for other processes.
+/// The tolerance for the driver's own structures and for other processes.
 const SLACK: Bytes = Bytes::mib(64);
 
 pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {

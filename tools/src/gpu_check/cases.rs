@@ -1,7 +1,7 @@
-//! The kernels that are checked: their PTX, launches, inputs and right results.
+//! The kernels to check, with their PTX, launches, inputs and right results.
 //!
-//! The PTX of the digest is the worker's own. All other PTX belongs to the demo plan and was compiled from the sources
-//! in `configs/cuda`; `make_ptx.py --check` in that folder compares the two.
+//! The PTX of the digest kernel is the worker's own. All other PTX belongs to the demo plan and was compiled from the
+//! sources in `configs/cuda`. `make_ptx.py --check` in that folder checks that PTX and sources agree.
 
 use opt_worker::trial::{DIGEST, TrialArgument, TrialBuffer, TrialLaunch};
 
@@ -21,10 +21,10 @@ const RELU_F16: &str = include_str!("../../../configs/cuda/ptx/relu_f16.ptx");
 
 const EPS: f32 = 1e-5;
 
-/// The right contents of an output.
+/// The right contents of an output buffer.
 #[derive(Clone, Debug)]
 pub(crate) enum Expected {
-    /// 32-bit floats, within the tolerance.
+    /// 32-bit floats, which the output may miss by the tolerance.
     Floats(Vec<f64>),
     Bytes(Vec<u8>),
 }
@@ -35,7 +35,7 @@ pub(crate) struct Case {
     pub(crate) image: &'static [u8],
     pub(crate) buffers: Vec<TrialBuffer>,
     pub(crate) launches: Vec<TrialLaunch>,
-    /// The index of the output's buffer.
+    /// The index of the output buffer.
     pub(crate) output: usize,
     pub(crate) expected: Expected,
 }
@@ -55,7 +55,7 @@ pub(crate) fn of(step: Step) -> Vec<Case> {
     }
 }
 
-/// A count as a kernel's parameter. All counts here are small, so they fit.
+/// Turns a count into a 64-bit parameter of a kernel. All counts here are small enough.
 fn long(count: usize) -> TrialArgument {
     I64(i64::try_from(count).unwrap_or(i64::MAX))
 }

@@ -1,7 +1,8 @@
-//! Tests whether a context starts under the protections of a runner: under three of them alone, and under all together.
+//! Tests whether a context starts under the protections of a runner: under each of three protections alone, and under
+//! all.
 //!
-//! The protections are the product's own code. Unlike those of a candidate on the CPU, the Landlock rules allow access
-//! to the device nodes, `/proc` and `/sys`.
+//! The product's own code applies the protections. Unlike those for a candidate on the CPU, the Landlock rules allow
+//! access to the device nodes, `/proc` and `/sys`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -21,10 +22,10 @@ use crate::cuda::{Device, load_driver};
 use crate::row::{Row, mib};
 use crate::steps::{own_command, wait};
 
-/// Limits of a candidate's private memory, in bytes. The check reports under which of them a context starts.
+/// The limits of private memory to try, in bytes. The check reports under which of them a context starts.
 const DATA_LIMITS: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 const LIMIT_VARIABLE: &str = "GPU_CHECK_DATA_LIMIT";
-/// The time limit for each child process. All six children together stay within the limit of the step.
+/// The time limit for each child process. With this limit, all six children together stay within the limit of the step.
 const CHILD_LIMIT: Duration = Duration::from_secs(3);
 
 /// The protections under which a child starts a context.
@@ -73,8 +74,8 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
 
 fn row(question: &str, mut command: Command, limit: Duration) -> Row {
     let mut run = || -> Result<(String, String)> {
-        // The child needs a socket like that of a runner to its worker. If the other end were closed, the child would
-        // conclude that its worker is dead.
+        // The child needs a socket like the one between a runner and its worker. If the other end were closed, the
+        // child would conclude that its worker is dead.
         let (ours, theirs) = UnixStream::pair().context("making a pair of sockets")?;
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut child =
@@ -97,9 +98,9 @@ fn row(question: &str, mut command: Command, limit: Duration) -> Row {
     Row::of(question, run())
 }
 
-/// In the child: applies the protections, creates a context and uses it briefly.
+/// The work of the child: applies the protections, creates a context and briefly uses it.
 pub(crate) fn start_under(under: Under, arguments: &Arguments) -> Result<()> {
-    // Load the library before the rules apply, as a runner does, because it can be in any folder.
+    // As in a runner, load the library before the rules apply, because the library can be in any folder.
     load_driver()?;
     let stdin = std::io::stdin();
     let kept = Descriptors { worker: stdin.as_fd(), artifact: None, libraries: &[] };

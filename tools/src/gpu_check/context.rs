@@ -1,4 +1,4 @@
-//! Measures the time and memory that a context needs, and whether the memory of a killed process is freed.
+//! Measures the time and the memory that a context needs, and tests whether the memory of a killed process is freed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
@@ -12,14 +12,14 @@ use crate::cuda::Device;
 use crate::row::{Judgement, Row, change, mib, resident};
 use crate::steps::own_command;
 
-/// The device memory that the killed process holds, in bytes.
+/// The device memory that the killed process had allocated, in bytes.
 const HELD: u64 = 1 << 30;
 const HELD_ON_TWIN: u64 = 64 << 20;
-/// The tolerance for allocations of other processes, in bytes.
+/// The tolerance for allocations by other processes, in bytes.
 const SLACK: u64 = 64 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a child process holds until it is ended.
+/// What a child process holds until it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Hold {
     Context,
@@ -109,8 +109,8 @@ pub(crate) fn kill_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![Row::measured(CHECK, answer, figures)])
 }
 
-/// In the child: creates a context, allocates memory if asked to, reports that it is ready, and waits until it is
-/// killed or its standard input is closed.
+/// The work of the child: creates a context, allocates memory if asked to, reports that it is ready, and waits until it
+/// is killed or its standard input is closed.
 pub(crate) fn hold(what: Hold, arguments: &Arguments) -> Result<()> {
     let open = Device::open(arguments)?;
     if what == Hold::Memory {

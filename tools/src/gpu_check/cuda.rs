@@ -1,5 +1,5 @@
-//! Safe wrappers around the driver functions that the measurements need. All `unsafe` calls of CUDA in this program are
-//! in this module; kernels that are only checked run through the worker's driver instead.
+//! Safe wrappers around the driver functions that the measurements need. They contain all `unsafe` calls of CUDA in
+//! this program. Kernels that are only checked run through the worker's driver instead.
 
 use std::ffi::{CStr, CString, c_void};
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::Arguments;
 
 /// The name of a function that only the twin of the driver has.
 const TWIN_MARK: &[u8] = b"opt_cuda_twin\0";
-/// The driver's constants `CU_LAUNCH_PARAM_…`.
+/// The driver's constants `CU_LAUNCH_PARAM_…`, which mark the extra parameters of a launch.
 const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
 /// The size of a buffer for a string that the driver returns, in bytes.
 const STRING_BYTES: usize = 256;
 
-/// Returns an error with the driver's name for the result, unless the call succeeded.
+/// Returns an error with the driver's name for the result if the call failed.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
     if result == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { bail!("{what}: {result:?}") }
 }
@@ -43,14 +43,14 @@ pub(crate) struct Description {
     pub(crate) compute_capability: String,
     pub(crate) cuda: String,
     pub(crate) linux: String,
-    /// The theoretical bandwidth of its memory in GB/s.
+    /// The theoretical bandwidth of the device's memory in GB/s.
     pub(crate) memory_peak: Option<f64>,
-    /// The PCI address, as sysfs writes it.
+    /// The PCI address of the device, as sysfs writes it.
     pub(crate) pci: Option<String>,
 }
 
 impl Description {
-    /// Fails if there is no driver or no such device.
+    /// Reads the properties of the device. Fails if there is no driver or no such device.
     pub(crate) fn of(arguments: &Arguments) -> Result<Self> {
         let is_twin = load_driver()?;
         let device = arguments.ordinal()?;
@@ -102,7 +102,7 @@ fn pci(device: i32) -> Result<String> {
     Ok(text.to_string_lossy().to_lowercase())
 }
 
-/// The primary context of a device, current in this thread until the process ends.
+/// The primary context of a device. It stays current in this thread until the process ends.
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
 }
@@ -114,7 +114,7 @@ impl Device {
     }
 
     pub(crate) fn initialise() -> Result<()> {
-        // SAFETY: takes no pointers; must be called before all other driver functions.
+        // SAFETY: the call takes no pointers. It comes before all calls of other driver functions.
         ok("cuInit", unsafe { sys::cuInit(0) })
     }
 
@@ -128,7 +128,7 @@ impl Device {
         Ok(Self { ordinal })
     }
 
-    /// The number of free bytes on the whole device.
+    /// Returns the number of free bytes on the whole device.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the call writes both values.
@@ -156,9 +156,9 @@ impl Device {
         })
     }
 
-    /// Waits for everything that was queued, on any stream.
+    /// Waits until everything that was queued on any stream is done.
     pub(crate) fn synchronise(&self) -> Result<()> {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         ok("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
@@ -193,7 +193,7 @@ impl Device {
         })
     }
 
-    /// Queues something between two events and waits for it. Returns the time between the events.
+    /// Queues an operation between two events and waits for it. Returns the time between the events.
     fn timed(&self, queue: impl FnOnce() -> Result<()>) -> Result<Duration> {
         let (start, end) = (self.event()?, self.event()?);
         self.record(&start)?;
@@ -221,7 +221,7 @@ impl Device {
         Ok(Kernel { function })
     }
 
-    /// Queues a launch. `parameters` has the bytes of all parameters as the kernel expects them.
+    /// Queues a launch. `parameters` contains the bytes of all parameters in the layout that the kernel expects.
     pub(crate) fn launch(
         &self,
         kernel: &Kernel,
@@ -252,13 +252,13 @@ impl Device {
         Ok(Event { event })
     }
 
-    /// Records an event after everything that was queued.
+    /// Records an event after all operations that were queued.
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         // SAFETY: the event belongs to this context.
         ok("cuEventRecord", unsafe { sys::cuEventRecord(event.event, std::ptr::null_mut()) })
     }
 
-    /// The time between two events that were recorded and are complete.
+    /// Returns the time between two events. Both must have been recorded and be complete.
     pub(crate) fn between(&self, start: &Event, end: &Event) -> Result<Duration> {
         let mut ms = 0.0_f32;
         // SAFETY: the call writes the time, and both events are of this context.
@@ -297,7 +297,7 @@ pub(crate) struct Kernel {
     function: sys::CUfunction,
 }
 
-/// A CUDA event, which is kept until the process ends.
+/// A CUDA event, which exists until the process ends.
 pub(crate) struct Event {
     event: sys::CUevent,
 }
@@ -345,7 +345,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// Allocates memory. `_device` proves that this thread has a context.
+    /// Allocates memory. The argument `_device` proves that this thread has a context.
     pub(crate) fn allocate(_device: &Device, bytes: usize) -> Result<Self> {
         let mut address = std::ptr::null_mut();
         // SAFETY: the call writes the address. Without flags, the memory is cached, so the host reads it quickly.
@@ -354,7 +354,7 @@ impl Pinned {
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the driver gave us this many bytes, and `&mut self` is the only way to them.
+        // SAFETY: the driver allocated this many bytes, and they can be reached only through `&mut self`.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.bytes) }
     }
 

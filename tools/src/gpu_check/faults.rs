@@ -1,7 +1,7 @@
-//! Kernels that misbehave: what the device reports, what it costs, and whether the emulated device reports the same.
+//! Tests kernels that misbehave: what the device reports, what the fault costs, and whether the emulated device agrees.
 //!
-//! The faulty kernel runs in a child process. A fault must end the context of that process and no other, so a second
-//! child must still be able to compute afterwards.
+//! The faulty kernel runs in a child process. A fault must end the context of that process and no other context, so a
+//! second child must still be able to compute afterwards.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
@@ -24,12 +24,12 @@ const COUNT: usize = 200;
 const THREADS: u32 = 64;
 /// The time limit of the endless kernel.
 const ENDLESS_LIMIT: Duration = Duration::from_secs(1);
-/// The time limit of a child's answer. Making a context can take seconds.
+/// The time limit for a child's answer. Creating a context can take seconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(6);
-/// The time limit of the answer about an endless kernel. Its launch may never return, so there may be no answer.
+/// The time limit for the answer about an endless kernel. There may be no answer, because the launch may never return.
 const ENDLESS_ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The work of a child.
+/// The work that a child is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Attempted {
     IllegalAddress,
@@ -47,8 +47,8 @@ impl Attempted {
         Ok(value.get_name().to_owned())
     }
 
-    /// The kernel of `configs/cuda/bad.cu`, and the code that a driver documents for its fault. `Good` runs a
-    /// kernel of `cases.rs` instead.
+    /// Returns the kernel of `configs/cuda/bad.cu`, and the code that the driver's documentation gives for its fault.
+    /// `Good` runs a kernel of `cases.rs` instead.
     const fn kernel(self) -> (&'static str, u32) {
         match self {
             Self::IllegalAddress => ("writes_to_nowhere", 700),
@@ -61,14 +61,14 @@ impl Attempted {
     }
 }
 
-/// What a child found.
+/// The findings of a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Found {
     text: String,
     code: Option<u32>,
-    /// The code of a later call in the same process; `None` if the call succeeded or was not made.
+    /// The code of a later call in the same process, or `None` if the call succeeded or was not made.
     later: Option<u32>,
-    /// Whether the kernel ended without a fault, and for `Good`, with the right result.
+    /// Whether the kernel ended without a fault and, for `Good`, with the right result.
     ended_well: bool,
 }
 
@@ -94,13 +94,13 @@ fn shown(fault: &TrialFault) -> String {
     }
 }
 
-/// The time limit of a faulty kernel. In a dry run, the endless kernel gets no more time than on a card, because it
-/// exceeds any limit.
+/// Returns the time limit of a faulty kernel. In a dry run, the endless kernel gets no more time than on a card,
+/// because it exceeds any limit.
 fn limit_of(what: Attempted, arguments: &Arguments) -> Duration {
     if what == Attempted::Endless { ENDLESS_LIMIT } else { arguments.limit(kernels::LIMIT) }
 }
 
-/// In the child: runs the kernel, and says what happened.
+/// The work of the child: runs the kernel, and prints what happened.
 pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
     let device = TrialDevice::card(arguments.device).map_err(Error::msg)?;
     let found = if what == Attempted::Good {
@@ -113,7 +113,7 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
             TrialEnd::Endless => (format!("not complete after {} s", ENDLESS_LIMIT.as_secs()), None, false),
             TrialEnd::Over { .. } => ("it ended without an error".to_owned(), None, true),
         };
-        // A later call would wait for a kernel that never ends.
+        // A later call would wait for the endless kernel.
         let asks = code.is_some() && what != Attempted::Endless;
         let later = if asks { device.allocate(Bytes::kib(4)).err().map(|fault| fault.code) } else { None };
         Found { text, code, later, ended_well }
@@ -121,7 +121,7 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(&found)?)?;
     out.flush()?;
-    // End without releasing the context, because the release would wait for a kernel that never ends.
+    // End without releasing the context, because releasing it would wait for an endless kernel.
     std::process::exit(0);
 }
 
@@ -139,14 +139,15 @@ enum Waited {
     TooLong,
 }
 
-/// Waits for a child's answer, then kills the child. Returns the answer, and how long the killing and reaping took.
+/// Waits for a child's answer, and then kills the child. Returns the answer, and how long it took to kill and reap the
+/// child.
 fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
     let out = child.stdout.take().context("a child without output")?;
     let (send, received) = mpsc::channel();
     std::thread::spawn(move || {
         let lines = BufReader::new(out).lines().map_while(std::result::Result::ok);
         let found = lines.filter_map(|line| serde_json::from_str::<Found>(&line).ok()).next();
-        // Sending fails if the time limit has passed, because the receiver is then gone.
+        // Sending fails if the time limit has passed, because the receiver then no longer exists.
         let _ = send.send(found);
     });
     let waited = match received.recv_timeout(limit) {
@@ -160,7 +161,7 @@ fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
     Ok((waited, started.elapsed()))
 }
 
-/// Returns whether another process can still compute, and its answer.
+/// Returns whether a new process can still compute, and its answer.
 fn afterwards(arguments: &Arguments) -> Result<(bool, String)> {
     let (waited, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER_LIMIT))?;
     Ok(match waited {
@@ -169,7 +170,7 @@ fn afterwards(arguments: &Arguments) -> Result<(bool, String)> {
     })
 }
 
-/// The code and the text of the emulated device for the same kernel.
+/// Returns the code and the text with which the emulated device reports the fault of the same kernel.
 fn emulated(kernel: &'static str, limit: Duration) -> (Option<u32>, String) {
     match end_of(kernel, &TrialDevice::emulated(), limit) {
         TrialEnd::Fault(fault) => (Some(fault.code), shown(&fault)),
@@ -254,8 +255,8 @@ pub(crate) fn out_of_memory(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![Row::new("an allocation that is too large", judgement, one.1, asked).emulated(other.1)])
 }
 
-/// Checks a store just past the end of a buffer. No card reports a fault, because the page continues there, but the
-/// guard band beside the buffer shows the store.
+/// Checks a store just past the end of a buffer. No card reports this as a fault, because the page continues there, but
+/// the guard band beside the buffer reveals the store.
 pub(crate) fn past_the_end(arguments: &Arguments) -> Result<Vec<Row>> {
     const KERNEL: &str = "writes_past_the_end";
     const ILLEGAL_ADDRESS: u32 = 700;

@@ -1,6 +1,6 @@
-//! Inputs, and the right results computed on the CPU in double precision.
+//! Generates inputs, and computes the right results on the CPU in double precision.
 
-/// Numbers that look random and are the same in every run.
+/// Generates numbers that look random and are the same in every run.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -18,7 +18,7 @@ impl Numbers {
         self.next() % bound
     }
 
-    /// Values from -2 to 2 that float16 represents exactly.
+    /// Returns values from -2 to 2 that float16 represents exactly.
     pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count)
             .map(|_| {
@@ -99,14 +99,14 @@ pub(crate) fn gelu(x: f32) -> f64 {
     0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2))
 }
 
-/// The approximation of GELU with tanh.
+/// Computes the approximation of GELU with tanh.
 pub(crate) fn gelu_tanh(x: f32) -> f64 {
     let x = f64::from(x);
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
     0.5 * x * (1.0 + inner.tanh())
 }
 
-/// The error function by its power series, which converges quickly for |x| below 3.
+/// Computes the error function by its power series, which converges quickly for |x| below 3.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (x, x, 0.0);
     while 1e-17 < term.abs() {
@@ -117,7 +117,7 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-/// The product's digest of 8-byte words.
+/// Computes the product's digest of 8-byte words.
 pub(crate) fn digest(words: &[u64], seed: u64) -> u64 {
     let mut sum = 0_u64;
     for (index, word) in (0_u64..).zip(words) {

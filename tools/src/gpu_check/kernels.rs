@@ -10,10 +10,10 @@ use crate::cases::{self, Case, Expected};
 use crate::row::{Judgement, Row};
 use crate::steps::Step;
 
-/// The time limit of one kernel. On a card, each takes milliseconds.
+/// The time limit for one kernel. On a card, each kernel takes milliseconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// The relative and absolute tolerance. The sums are short, and the approximate exponential of `softmax/fast` is the
-/// least exact.
+/// least exact operation.
 const TOLERANCE: f64 = 1e-4;
 
 pub(crate) struct Answer {
@@ -22,7 +22,7 @@ pub(crate) struct Answer {
     output: Option<Vec<u8>>,
 }
 
-/// Runs the kernels of a step. Sends each row as soon as it is complete, so the returned list is empty.
+/// Runs the kernels of a step. Sends each row as soon as it is complete, so the list that it returns is empty.
 pub(crate) fn rows(step: Step, arguments: &Arguments) -> Result<Vec<Row>> {
     let device = TrialDevice::card(arguments.device).map_err(Error::msg)?;
     let emulated = TrialDevice::emulated();
@@ -33,7 +33,7 @@ pub(crate) fn rows(step: Step, arguments: &Arguments) -> Result<Vec<Row>> {
         let comparison = compared(&one, &other);
         let judgement = Judgement::of(one.is_right && other.is_right);
         let row = Row::new(&case.name, judgement, &one.text, comparison).emulated(&other.text);
-        // The row is sent at once, because a fault in a later kernel may end the process.
+        // Send the row at once, because a fault in a later kernel may end the process.
         row.send()?;
         rows.push(row);
     }

@@ -1,9 +1,9 @@
-//! `gpu-check`: checks what this project assumes about cards, on a machine that has one, and compares the card with the
+//! `gpu-check`: checks on a machine with a card what this project assumes about cards, and compares the card with the
 //! emulated device.
 //!
-//! The built program is a single file that contains its kernels: copy it to a machine with a driver and run it. It
-//! needs no toolkit, compiler or network. Each step is a separate process with a time limit, so a step that hangs or
-//! crashes costs at most its own rows.
+//! The built program is a single file that contains its kernels. Copy it to a machine with a driver and run it there;
+//! it needs no toolkit, compiler or network. Each step is a separate process with a time limit, so a step that hangs or
+//! crashes loses at most its own rows.
 
 mod bus;
 mod cap;
@@ -36,9 +36,9 @@ use crate::report::Report;
 use crate::row::Row;
 use crate::steps::{STEPS, Step};
 
-/// Most time limits are longer by this factor in a dry run, because the CPU does the work of the card.
+/// The factor by which most time limits are longer in a dry run, because the CPU then does the work of the card.
 const DRY_RUN_FACTOR: u32 = 3;
-/// The exit code if a check failed or gave no answer.
+/// The exit code if a check failed or could not be completed.
 const FAILED: u8 = 1;
 /// The exit code if there is no driver or no such device, or if `--dry-run` does not match the driver.
 const NO_DRIVER: u8 = 3;
@@ -82,7 +82,7 @@ impl Arguments {
         i32::try_from(self.device).context("the number of the device")
     }
 
-    /// Returns the time limit for this run, given the limit for a card.
+    /// Returns the time limit for this run, computed from the limit for a card.
     fn limit(&self, card: Duration) -> Duration {
         if self.dry_run { card * DRY_RUN_FACTOR } else { card }
     }

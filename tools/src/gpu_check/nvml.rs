@@ -1,4 +1,5 @@
-//! Tests NVML's figures per process: whether it lists this process, what a query costs, and how outdated the answer is.
+//! Tests NVML's figures for processes: whether it lists this process, what a query costs, and how outdated the answer
+//! is.
 //!
 //! The supervisor's own code makes the calls.
 
@@ -13,13 +14,13 @@ use crate::cuda::Device;
 use crate::row::{Row, mib};
 
 const QUERIES: usize = 200;
-/// The size of the allocation whose appearance in NVML's figures is timed, in bytes.
+/// The size in bytes of an allocation. The check measures how long it takes until NVML's figures include it.
 const HELD: u64 = 512 << 20;
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// In a dry run, a scripted twin of NVML answers, and its figures never change.
+/// The time limit in a dry run. It is short, because the figures of the scripted twin of NVML never change.
 const TIMEOUT_OF_TWIN: Duration = Duration::from_millis(50);
 
-/// NVML's view of the device with which this process computes.
+/// NVML's view of the device on which this process computes.
 pub(crate) struct Watched {
     nvml: Nvml,
     index: u32,
@@ -37,7 +38,7 @@ impl Watched {
         Ok(self.nvml.read(self.index)?)
     }
 
-    /// The memory of this process in bytes, if NVML lists this process and reports the figure.
+    /// Returns the memory of this process in bytes, if NVML lists this process and reports the figure.
     pub(crate) fn own(&self) -> Result<Option<u64>> {
         let own = std::process::id();
         let reading = self.read()?;

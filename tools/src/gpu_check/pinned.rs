@@ -1,4 +1,4 @@
-//! Tests how Linux counts page-locked memory, and whether the system gets it back when it is freed.
+//! Tests how Linux counts page-locked memory, and whether freeing it returns the memory to the system.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Tests whether a file can be read directly into pinned memory without the page cache, and how fast.
+//! Tests whether a file can be read directly into pinned memory, without the page cache, and how fast this is.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,12 +16,13 @@ use crate::row::Row;
 
 /// The size of the test file, in bytes.
 const FILE_BYTES: usize = 512 << 20;
-/// Its size in a dry run, which uses the twin.
+/// The size of the test file in a dry run, in bytes.
 const TWIN_FILE_BYTES: usize = 16 << 20;
 const BLOCK: usize = 8 << 20;
 /// A flag of `preadv2` since Linux 6.14. The headers of some libcs do not have it yet.
 const RWF_DONTCACHE: i32 = 0x80;
-/// `O_DIRECT` needs buffers that are aligned to the disk's blocks, which are usually no larger than this.
+/// The alignment of buffers. `O_DIRECT` needs buffers that are aligned to the blocks of the disk, which are usually no
+/// larger than this.
 const ALIGNMENT: usize = 4096;
 
 pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
@@ -57,7 +58,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A scratch file, which is removed when this value is dropped.
+/// A temporary file, which is removed when this value is dropped.
 struct Scratch {
     path: PathBuf,
     bytes: usize,
@@ -80,7 +81,7 @@ impl Scratch {
             let mut file = File::create_new(&scratch.path)?;
             let mut block = vec![0u8; BLOCK];
             for number in 0..bytes / BLOCK {
-                // All blocks differ, and a file system cannot compress or deduplicate their contents.
+                // Make all blocks different, so that a file system cannot compress or deduplicate their contents.
                 let mut state = number as u64 + 1;
                 for word in block.chunks_exact_mut(8) {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -112,7 +113,7 @@ impl Scratch {
         let mut at = 0;
         while at < self.bytes {
             let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            // SAFETY: the single vector covers a live buffer that nothing else refers to.
+            // SAFETY: the single vector covers a live buffer, to which no other reference exists.
             let read = unsafe {
                 libc::preadv2(file.as_raw_fd(), &raw const part, 1, i64::try_from(at)?, read_flags)
             };

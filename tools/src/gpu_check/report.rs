@@ -1,4 +1,4 @@
-//! The results as a table for people, as Markdown and as JSON.
+//! Prints the results as a table on the terminal, and writes them as Markdown and as JSON.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use crate::steps::{Ended, Step};
 
 const TWIN: &str = "This is a dry run on the twin of a driver, not on a card. It shows that the steps work. Its figures say \
                     nothing about any card, and its answers are those of the emulated device.";
-/// The widths of the columns on a terminal.
+/// The widths of the columns on a terminal, in characters.
 const CHECK: usize = 58;
 const ANSWER: usize = 46;
 
@@ -61,7 +61,7 @@ impl Report {
         text
     }
 
-    /// Keeps the result of a step, and returns its lines of the table.
+    /// Stores the result of a step, and returns the lines of the table that show it.
     pub(crate) fn add(&mut self, step: Step, title: &str, ended: Ended) -> String {
         let mut text = format!("-- {title} ({}, {:.1} s)\n", step.name(), ended.took.as_secs_f64());
         for row in &ended.rows {

@@ -1,4 +1,4 @@
-//! Rows of the table, and the format in which a step passes them to the process that prints them.
+//! The rows of the table, and the format in which a step passes them to the process that prints them.
 
 use std::io::Write;
 
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Judgement {
     Passed,
     Failed,
-    /// A figure or an answer that cannot be right or wrong.
+    /// The row has a figure or an answer that cannot be right or wrong.
     Measured,
     /// The check is not possible on this device.
     Skipped,
-    /// The check failed, or its step ended, before there was an answer.
+    /// The check failed before there was an answer, or its step ended before.
     NoAnswer,
 }
 
@@ -78,7 +78,7 @@ impl Row {
         Self { emulated: Some(answer.into()), ..self }
     }
 
-    /// Creates a row from a result: its answer and figures, or the error.
+    /// Creates a row from a result, which is either an answer with figures or an error.
     pub(crate) fn of(check: &str, result: Result<(String, String)>) -> Self {
         match result {
             Ok((answer, figures)) => Self::measured(check, answer, figures),
@@ -90,14 +90,15 @@ impl Row {
         Self::new(check, Judgement::NoAnswer, "-", why)
     }
 
-    /// Passes the row to the parent at once, so a later crash does not lose it.
+    /// Passes the row to the parent at once, so that a later crash does not lose the row.
     pub(crate) fn send(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(self)?)?;
         Ok(out.flush()?)
     }
 
-    /// Returns `None` if the line is not a row, because a driver may print lines, too.
+    /// Parses a line of the step's output. Returns `None` if the line is not a row, because a driver may print lines,
+    /// too.
     pub(crate) fn received(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
@@ -107,7 +108,7 @@ pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", Bytes::new(bytes).as_f64() / f64::from(1 << 20))
 }
 
-/// Linux's figures for this process: anonymous, shared and file pages, page tables, locked memory.
+/// Returns Linux's figures for this process: anonymous, shared and file pages, page tables, locked memory.
 pub(crate) fn resident() -> [(&'static str, u64); 5] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ["RssAnon", "RssShmem", "RssFile", "VmPTE", "VmLck"].map(|name| {
@@ -118,7 +119,7 @@ pub(crate) fn resident() -> [(&'static str, u64); 5] {
     })
 }
 
-/// Formats the change between two sets of figures. Leaves out changes of at most 64 KiB.
+/// Formats the change from one set of figures to another. Leaves out changes of at most 64 KiB.
 pub(crate) fn change(before: &[(&'static str, u64)], after: &[(&'static str, u64)]) -> String {
     let parts: Vec<String> = before
         .iter()

@@ -1,7 +1,7 @@
-//! Lists the steps with their time limits, and runs each in a separate process.
+//! Lists the steps with their time limits, and runs each step in a separate process.
 //!
-//! A step that hangs is killed with its descendants. A step that crashes affects no other step. In both cases, the rows
-//! that the step had already sent are kept.
+//! A step that hangs is killed together with its descendants. A step that crashes does not affect the other steps. In
+//! both cases, the rows that the step has already sent are kept.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::Arguments;
 use crate::row::Row;
 
-/// The number of characters to which a step's error is cut.
+/// The maximum length of a step's error message, in characters. Longer messages are cut.
 const ERROR_CHARS: usize = 400;
 const POLL: Duration = Duration::from_millis(5);
 
@@ -85,7 +85,7 @@ pub(crate) const STEPS: [(Step, &str, u64); 28] = [
 ];
 
 impl Step {
-    /// The name by which `--steps` selects it.
+    /// Returns the name that selects the step in `--steps`.
     pub(crate) fn name(self) -> String {
         let value = clap::ValueEnum::to_possible_value(&self);
         value.map_or(String::new(), |value| value.get_name().to_owned())
@@ -98,7 +98,7 @@ pub(crate) struct Ended {
     pub(crate) took: Duration,
 }
 
-/// The command that runs this program again for a part of its work.
+/// Returns the command that runs this program again, for a part of its work.
 pub(crate) fn own_command(arguments: &Arguments) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program's file")?);
     command.arg("--device").arg(arguments.device.to_string()).arg("--dir").arg(&arguments.dir);
@@ -127,7 +127,7 @@ pub(crate) fn run(step: Step, title: &str, limit: Duration, arguments: &Argument
     Ended { rows, took }
 }
 
-/// Runs a step. Returns its rows, and the reason if the step did not end as it should.
+/// Runs a step. Returns its rows and, if the step did not end as it should, the reason.
 fn collect(mut command: Command, limit: Duration) -> Result<(Vec<Row>, Option<String>)> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().context("starting the step")?;
@@ -145,8 +145,8 @@ fn collect(mut command: Command, limit: Duration) -> Result<(Vec<Row>, Option<St
         })
     });
     let status = wait(&mut child, limit)?;
-    // Descendants would keep the pipes open. If the step has been reaped and left no process behind, its group no
-    // longer exists, so an error means that there is nothing to kill.
+    // Kill the step's descendants, which would keep the pipes open. An error means that there is nothing to kill: the
+    // group no longer exists if the step has been reaped and left no process behind.
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -187,7 +187,7 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStat
 fn ended(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("crashed: ended by signal {signal}"),
-        // A panic, for example because the driver lacks a function.
+        // The step panicked, for example because the driver lacks a function.
         (_, Some(101)) => "crashed".to_owned(),
         (_, Some(code)) => format!("failed with exit code {code}"),
         _ => "failed".to_owned(),

@@ -1,5 +1,5 @@
-//! Measures the cost of a launch, and tests whether event pairs and a plain loop between two clock readings give the
-//! same times.
+//! Measures the cost of a launch, and tests whether event pairs measure the same times as a plain loop between two
+//! readings of the clock.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use crate::row::{Judgement, Row};
 
 const LAUNCHES: usize = 2000;
 const LAUNCHES_OF_TWIN: usize = 20;
-/// The rows, columns and inner size of the matrix product. On a card, the product takes milliseconds, so the cost of a
-/// launch is hidden.
+/// The number of rows and columns of the matrices that are multiplied. On a card, the product takes milliseconds, which
+/// hides the cost of a launch.
 const SIDE: usize = 2048;
 const SIDE_OF_TWIN: usize = 32;
 const TIMED: usize = 60;
 const TIMED_OF_TWIN: usize = 5;
-/// The largest allowed difference between the two times, as a fraction.
+/// The largest allowed difference between the two times, as a fraction of them.
 const AGREEMENT: f64 = 0.02;
 
 fn micros(time: Duration) -> String {
@@ -33,7 +33,7 @@ pub(crate) fn launch_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let device = Device::open(arguments)?;
     let kernel = device.kernel(RELU, "naive")?;
     let memory = device.allocate(4096)?;
-    // With a count of 0 the kernel does nothing.
+    // The kernel does nothing if its count is 0.
     let mut nothing = [memory.address.to_le_bytes(), memory.address.to_le_bytes(), [0; 8]].concat();
     let mut launch = || device.launch(&kernel, [1, 1], [32, 1], &mut nothing);
     let count = arguments.size(LAUNCHES, LAUNCHES_OF_TWIN);
@@ -69,7 +69,7 @@ pub(crate) fn launch_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     ])
 }
 
-/// The parameters of the product of two square matrices.
+/// Returns the parameters for the product of two square matrices.
 fn product(a: &DeviceMemory, b: &DeviceMemory, c: &DeviceMemory, side: usize) -> Result<Vec<u8>> {
     let side = i32::try_from(side)?;
     let addresses = [a, b, c].map(|memory| memory.address.to_le_bytes()).concat();
@@ -91,7 +91,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut parameters = product(a, b, c, side)?;
     let blocks = u32::try_from(side.div_ceil(16))?;
     let mut launch = || device.launch(&kernel, [blocks, blocks], [16, 16], &mut parameters);
-    // Warm up, so that both loops run at the same clocks.
+    // Warm up the card, so that both loops run at the same clock rate.
     for _ in 0..count {
         launch()?;
     }

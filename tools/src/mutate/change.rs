@@ -4,10 +4,11 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// The maximum number of changes. More changes would turn any input into noise.
+/// The maximum number of changes to one input. More changes would turn any input into noise.
 const MAX_CHANGES: usize = 8;
-/// The largest number of bytes that one change cuts out, replaces, or repeats up to 64 times. A piece of another input
-/// may be four times as long. Only a change that cuts off the end of the input may affect more bytes.
+/// The maximum number of bytes that one change cuts out, replaces, or repeats up to 64 times. A piece that is taken
+/// from another input may be four times as long. Only a change that cuts off the end of the input may affect more
+/// bytes.
 const MAX_PIECE: usize = 64;
 
 /// Numbers at which computations with sizes and offsets often go wrong.
@@ -114,7 +115,7 @@ fn change(bytes: &mut Vec<u8>, inputs: &[Vec<u8>], target: &str, random: &mut Sm
             }
         }
         3 | 4 => {
-            // A number of random width and byte order.
+            // Write a number of random width and byte order.
             let width = *[1, 2, 4, 8].choose(random).unwrap_or(&8);
             let edge =
                 EDGES.choose(random).copied().unwrap_or(0).wrapping_add_signed(random.random_range(-2..=2));

@@ -1,8 +1,9 @@
 //! `mutate`: passes changed inputs to every reader of untrusted bytes, on stable Rust.
 //!
-//! It looks for panics, answers that take more than two seconds of CPU time, and excessive memory. Changes are derived
-//! from the number of the try, so a run can continue from the last number that was saved, and a finding can be
-//! reproduced from its number. A finding is written to a file in the folder, and the run ends with status 1.
+//! It looks for panics, for inputs that take a reader more than two seconds of CPU time, and for excessive use of
+//! memory. The changes are derived from the number of the try, so a run can continue from the last number that was
+//! saved, and a finding can be reproduced from its number. A finding is written to a file in the folder, and the run
+//! then ends with status 1.
 
 mod change;
 mod memory;
@@ -17,20 +18,20 @@ use anyhow::Context;
 use clap::Parser;
 use opt_tests::hostile::{TARGETS, Target, corpus};
 
-/// An answer that takes more CPU time than this counts as a hang.
+/// The CPU time that a reader may take for one input. If it takes more, this counts as a hang.
 const MAX_CPU_TIME: Duration = Duration::from_secs(2);
-/// The limit in wall-clock time, because an answer that waits uses no CPU time.
+/// The wall-clock time that a reader may take for one input. It is needed because a reader that waits uses no CPU time.
 const MAX_WALL_TIME: Duration = Duration::from_secs(60);
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The memory that a reader may use for any input, in bytes.
 const BASE_MEMORY: usize = 24 << 20;
-/// The additional memory allowed per byte of input. A list of small numbers needs about forty times the size of its
-/// pickle.
+/// The additional memory that a reader may use for each byte of input. A list of small numbers needs about forty times
+/// the size of its pickle.
 const MEMORY_PER_BYTE: usize = 256;
 /// The maximum length of an input. Longer inputs of the corpus are skipped, because they are slow.
 const MAX_INPUT: usize = 16 << 10;
 const FINDING: &str = "finding";
-/// The number of tries after which the state is written.
+/// The number of tries after which the state is saved.
 const TRIES_PER_STATE: u64 = 10_000;
 
 /// Pass changed inputs to every reader of untrusted bytes
@@ -53,10 +54,10 @@ struct Arguments {
     seeds: Option<PathBuf>,
 }
 
-/// The current input, for the watchdog.
+/// The input that is being read, for the watchdog.
 #[derive(Default)]
 struct Current {
-    /// Incremented with each start.
+    /// A counter that is incremented when a reader starts.
     number: AtomicU64,
     input: Mutex<Vec<u8>>,
 }
@@ -74,7 +75,7 @@ fn main() -> anyhow::Result<()> {
     }
     let current = Arc::new(Current::default());
     watch(&current, &arguments.folder)?;
-    // Suppress the default message, because a panic is reported below.
+    // Suppress the default message of a panic, because panics are reported below.
     std::panic::set_hook(Box::new(|_| {}));
     for target in chosen {
         try_inputs(target, &arguments, &current)?;
@@ -89,7 +90,7 @@ fn named(name: &str) -> anyhow::Result<&'static Target> {
     })
 }
 
-/// The corpus of a target without its longest inputs.
+/// Returns the corpus of a target, without inputs that are too long.
 fn short_inputs(target: &Target) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut inputs = corpus(target);
     inputs.retain(|input| input.len() <= MAX_INPUT);
@@ -158,7 +159,7 @@ fn try_inputs(target: &Target, arguments: &Arguments, current: &Current) -> anyh
     Ok(())
 }
 
-/// Ends the process if an answer takes too long, because an endless loop cannot be stopped otherwise.
+/// Ends the process if a reader takes too long, because there is no other way to stop an endless loop.
 fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
     let (current, folder) = (Arc::clone(current), folder.to_owned());
     let spawned = std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
@@ -185,7 +186,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
     spawned.context("starting the watch").map(drop)
 }
 
-/// Writes an input to a file whose name consists of `what` and the input's digest.
+/// Writes an input to a file. The name of the file consists of `what` and the input's digest.
 fn write_input(folder: &Path, what: &str, input: &[u8]) -> anyhow::Result<PathBuf> {
     let name = blake3::hash(input).to_hex();
     let path = folder.join(format!("{what}-{}", &name.as_str()[..16]));

@@ -1,5 +1,5 @@
-//! The simulated device: the memory that live workers hold on it, that dead workers have not freed, and that other
-//! processes use. This file also checks the laws of leases on the device.
+//! The simulated device: the memory that live workers have allocated on it, the memory that dead workers have not freed
+//! yet, and the memory of other processes. This file also checks the laws of leases on the device.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,29 +14,31 @@ use opt_supervisor::core::spec::{RunSpec, Step};
 use super::laws::WorkerState;
 use super::tape::Tape;
 
-/// If unattributed memory grows by at most this amount, the core counts the growth as the driver's, not as memory of
-/// ended workers.
+/// The largest growth of unattributed memory that the core attributes to the driver. A larger growth counts as memory
+/// of ended workers.
 const KEPT: Bytes = Bytes::mib(64);
-/// An amount of memory above every ceiling of a device.
+/// An amount of memory that exceeds every ceiling of a simulated device.
 const TOO_MUCH: Bytes = Bytes::mib(1200);
 
 /// The state of the simulated device.
 #[derive(Debug)]
 pub(crate) struct Card {
-    /// Zero if there is no device.
+    /// The ceiling of the device. It is zero if there is no device.
     ceiling: Bytes,
     /// Whether the core has had a sample of the device.
     is_watched: bool,
     lost: bool,
-    /// The memory that ended workers still hold, whether NVML lists it, and until when.
+    /// The memory that ended workers have not freed yet. Each item says whether NVML lists the memory, and when it is
+    /// freed.
     kept: BTreeMap<WorkerId, Kept>,
-    /// Memory of ended workers that no sample has shown as free, which the core must still charge.
+    /// The memory of ended workers that the core must still charge, because no sample has shown yet that it is free.
     pub(crate) left: BTreeMap<WorkerId, Bytes>,
-    /// The units that were started, and whether each uses more than it reserves.
+    /// The units that were started. Each has a flag that is true if it uses more memory than it reserves.
     greedy: BTreeMap<UnitId, bool>,
-    /// The time of the next regular sample of the device. Events can cause more samples.
+    /// The time of the next regular sample of the device. Events can cause further samples in between.
     next_sample: Moment,
-    /// The unattributed memory in the last sample with no worker on the device and no memory of ended workers left.
+    /// The unattributed memory in the last sample at which no worker was on the device and ended workers held no
+    /// memory.
     foreign: Option<Bytes>,
 }
 
@@ -65,12 +67,12 @@ impl Card {
         self.ceiling != Bytes::ZERO
     }
 
-    /// The memory that a step reserves on the device. It is the same in each of the step's ways.
+    /// Returns the memory that a step reserves on the device. It is the same for each of the step's ways.
     pub(crate) fn reserved(order: Order, step: &Step) -> Bytes {
         step.ways(order.beside.is_some()).iter().map(|way| way.device).max().unwrap_or_default()
     }
 
-    /// The memory that is charged because ended workers have not freed it yet.
+    /// Returns the memory that is charged because ended workers have not freed it yet.
     pub(crate) fn charged(&self) -> Demand {
         Demand { host: Bytes::ZERO, device: self.left.values().copied().sum() }
     }
@@ -85,7 +87,7 @@ impl Card {
         }
     }
 
-    /// Records the end of a worker. The tape decides whether its memory is freed now, later or never.
+    /// Records the end of a worker. The tape decides whether the worker's memory is freed at once, later or never.
     pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &WorkerState, tape: &mut Tape) {
         if !it.on_device || !self.is_watched || self.lost {
             return;
@@ -100,12 +102,12 @@ impl Card {
         }
     }
 
-    /// Records the start of a lease on the device. In rare cases, its unit uses more than it reserves.
+    /// Records the start of a lease on the device. In rare cases, the unit uses more memory than it reserves.
     pub(crate) fn started(&mut self, unit: UnitId, tape: &mut Tape) {
         self.greedy.entry(unit).or_insert_with(|| tape.seldom());
     }
 
-    /// The time from a sample now to the next regular one; `None` if that is already planned.
+    /// Returns the time from the current sample to the next regular one, or `None` if that one is already planned.
     pub(crate) fn next_sample(&mut self, now: Moment, every: Duration) -> Option<Duration> {
         (self.next_sample <= now).then(|| {
             self.next_sample = now + every;
@@ -130,7 +132,7 @@ impl Card {
             let is_greedy = it.lease.is_some_and(|(_, order)| self.greedy.get(&order.unit) == Some(&true));
             let within = tape.mib(400).min(it.device_reserved);
             let held = if is_greedy || tape.byte() % 16 == 15 { TOO_MUCH } else { within };
-            // In rare cases, the listed pid cannot be matched to a worker.
+            // In rare cases, a listed pid cannot be matched to a worker.
             if !tape.seldom() {
                 sample.processes.push((Process::Worker(worker), held));
             }
@@ -151,7 +153,7 @@ impl Card {
         sample
     }
 
-    /// Records, for the laws, a sample that the core receives.
+    /// Records a sample that the core receives, so that the laws can be checked.
     pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, WorkerState>) {
         if self.lost {
             return;
@@ -185,7 +187,7 @@ impl Card {
     }
 }
 
-/// The events of the first sample of the device and, if the device is lost, of its loss.
+/// Returns the events with which the device appears and, if it is lost, disappears: its first sample and its loss.
 pub(crate) fn events(card: &Card, tape: &mut Tape) -> Vec<(Duration, Event)> {
     if !card.exists() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Shortages of the simulated machine: no room for builds, no more processes, or a database that accepts no rows.
+//! Shortages on the simulated machine: no room for builds, no more processes, or a database that accepts no rows.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use opt_supervisor::core::event::{Event, Moment, Stage};
 use super::tape::Tape;
 
 pub(crate) const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(1 << 20), pids: None };
-/// The room that an attempt reports if it was refused a process or thread.
+/// The room that an attempt reports if Linux has refused it a process or thread.
 pub(crate) const NO_TASKS: Room = Room { disk: None, inodes: None, pids: Some(0) };
 const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
@@ -28,8 +28,8 @@ pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     events
 }
 
-/// Chooses the cause of a failure that is the host's fault. Returns the room that the attempt lacked, if any; a name
-/// for the cause; and, if a shortage of room for builds ends, the event that ends it.
+/// Chooses the cause of a failure for which the host is to blame. Returns the room that the attempt lacked, if any; a
+/// name for the cause; and, if the shortage of room for builds ends later, the event that ends it.
 pub(crate) fn cause(
     stage: Stage,
     at: Moment,
@@ -44,7 +44,8 @@ pub(crate) fn cause(
     }
 }
 
-/// Returns the end of a shortage of room for builds, some time after `at`; `None` if it never ends.
+/// Returns the event that ends a shortage of room for builds some time after `at`, or `None` if the shortage never
+/// ends.
 fn room_again(at: Moment, tape: &mut Tape) -> Option<(Moment, Event)> {
     lasts(tape).map(|time| (at + time, Event::Room(ROOM)))
 }

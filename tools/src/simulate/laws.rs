@@ -1,4 +1,4 @@
-//! The laws, checked from outside the core: everything is derived from the run's description, events and actions.
+//! Checks the laws from outside the core, using only the run's description, the events and the actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,25 +24,25 @@ pub(crate) struct WorkerState {
     pub(crate) ready: bool,
     pub(crate) drained: bool,
     pub(crate) killed: bool,
-    /// Whether the policy log says that it, or its runners, did not end in time.
+    /// Whether the policy log says that the worker, or one of its runners, did not end in time.
     pub(crate) reported_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
-    /// Whether its last lease must run alone, without other leases of this run.
+    /// Whether the worker's last lease must run alone, without other leases of this run.
     alone: bool,
     pub(crate) leases: u32,
     pub(crate) reserved: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
-    /// Whether a sample has shown it idle since its last lease ended.
+    /// Whether a sample has shown the worker idle since its last lease ended.
     pub(crate) sampled_idle: bool,
-    /// The bytes that it has compared in verifications.
+    /// The bytes that the worker has compared in verifications.
     pub(crate) validated: Bytes,
-    /// Whether it has had a lease on the device or was seen on it, the memory that it reserves there, and the memory
-    /// that samples show.
+    /// Whether the worker has had a lease on the device or was seen on it. The next two fields are the memory that it
+    /// reserves there, and the memory that samples show.
     pub(crate) on_device: bool,
     pub(crate) device_reserved: Bytes,
     pub(crate) device: Bytes,
-    /// Reported runners that are alive, with the last sample of each and whether it was killed.
+    /// The reported runners that are alive. Each has its last sample, and a flag that is true if it was killed.
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
@@ -55,7 +55,7 @@ impl WorkerState {
 pub(crate) struct Laws {
     pub(crate) spec: RunSpec,
     pub(crate) workers: BTreeMap<WorkerId, WorkerState>,
-    /// Dead workers with live runners.
+    /// The dead workers whose runners are still alive.
     pub(crate) returning: BTreeMap<WorkerId, WorkerState>,
     pub(crate) card: Card,
     /// The memory that the supervisor owes.
@@ -64,22 +64,22 @@ pub(crate) struct Laws {
     pub(crate) user: User,
     /// Whether the run's database accepts no rows.
     pub(crate) stalled: bool,
-    /// Whether there is no room for builds, and how many builds have failed because of that.
+    /// Whether there is no room for builds. The next field is the number of builds that have failed because of that.
     pub(crate) room_is_short: bool,
     pub(crate) builds_without_room: u32,
     pub(crate) tasks: TaskLaws,
-    /// Whether an attempt was abandoned. The run must then not say that it finished.
+    /// Whether an attempt was abandoned. In this case, the run must not say that it finished.
     abandoned: bool,
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
     ended: BTreeSet<WorkerId>,
     pub(crate) supply: SupplyLaws,
-    /// The number of the last attempt of each stage of a unit.
+    /// The number of the last attempt at each stage of a unit.
     attempts: BTreeMap<(UnitId, Stage), u32>,
     lost_baselines: u32,
-    /// Leases whose attempts have not ended.
+    /// The leases whose attempts have not ended.
     open: BTreeMap<LeaseId, UnitId>,
-    /// Killed workers that do not die, and whether one of them holds a lease.
+    /// The killed workers that do not die. The next field is true if one of them holds a lease.
     overdue: BTreeSet<WorkerId>,
     lingering: bool,
 }
@@ -135,7 +135,7 @@ impl Laws {
         self.builds_without_room += 1;
     }
 
-    /// Returns a worker that is alive, or that is dead and has left live runners.
+    /// Returns a worker that is alive, or that is dead but has left live runners.
     pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut WorkerState> {
         self.workers.get_mut(&worker).or(self.returning.get_mut(&worker))
     }
@@ -331,10 +331,10 @@ impl Laws {
             return Err(format!("{action:?}: {charged:?} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
-        // A stage has two passes of at most six attempts: the first, four after losses, and one after a lack of memory.
-        // A baseline that failed in the same lease allows another attempt.
+        // A stage has two passes of at most six attempts each: the first attempt, four after losses, and one after a
+        // lack of memory. If a baseline failed in the same lease, one more attempt is allowed.
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
-        // Each pass also allows one attempt for memory that was still held on the device.
+        // Each pass also allows one more attempt if memory was still in use on the device.
         let most = most + if device == Bytes::ZERO { 0 } else { 2 };
         let most = most + if order.stage == Stage::Build { self.builds_without_room } else { 0 };
         let most = most + self.tasks.uncounted(order.unit);
@@ -351,7 +351,7 @@ impl Laws {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
         }
         if is_exclusive {
-            // Beside a step that runs alone, no verifier starts and no worker ends.
+            // While a step runs alone, no verifier may start and no worker may end.
             let starts_or_ends = self
                 .workers
                 .values()
@@ -363,9 +363,10 @@ impl Laws {
         if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Checks law 4 of ARCHITECTURE.md. Each live verifier that has had a lease must have been sampled while idle
-    /// since then, and must not have grown by more than the plan allows. If the plan ends verifiers before this
-    /// profile, because of what they have validated together or in any case, there must be no such verifier.
+    /// Checks law 4 of ARCHITECTURE.md. Each live verifier that has had a lease must have been sampled while idle since
+    /// then, and must not have grown by more than the plan allows. The plan may also end verifiers before this profile,
+    /// always or because of the amount that they have validated together. In that case, there must be no such verifier
+    /// at all.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;
@@ -385,8 +386,8 @@ impl Laws {
         Ok(())
     }
 
-    /// Checks that, if the device's ceiling is exceeded, a worker or a runner is being ended, or memory of an ended
-    /// worker is awaited. Unified memory has no separate ceiling, so nothing is checked.
+    /// Checks the device if its ceiling is exceeded: a worker or a runner must be ending, or the core must be waiting
+    /// for memory of an ended worker. Unified memory has no separate ceiling, so nothing is checked.
     pub(crate) fn device_is_relieved(&self) -> Result<(), String> {
         if self.spec.ceilings.unified || !self.card.exists() {
             return Ok(());
@@ -408,7 +409,7 @@ impl Laws {
 
     fn nothing_is_left(&self) -> Result<(), String> {
         if self.stalled {
-            // A process that could not be killed dies with the supervisor.
+            // A process that could not be killed dies together with the supervisor.
             return Ok(());
         }
         if self.started != self.ended || self.workers.values().any(|it| !it.reported_overdue) {

@@ -1,4 +1,4 @@
-//! The simulated machine answers the core's actions with events. The tape decides when and how.
+//! The simulated machine, which answers the core's actions with events. The tape decides when and how.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use super::user;
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
 
-/// How a run broke a law, and the step in which it did.
+/// The way in which a run broke a law, and the step at which it did.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,
@@ -44,13 +44,13 @@ pub(crate) struct Machine {
     replay_laws: ReplayLaws,
     sources: Sources,
     now: Moment,
-    /// Planned events, ordered by time and then by the order of planning.
+    /// The planned events, ordered by time and then by the order in which they were planned.
     plans: BTreeMap<(Moment, u32), Event>,
     planned: u32,
     next_pid: u32,
-    /// Whether every start of a worker fails from now on.
+    /// Whether every start of a worker will fail from now on.
     starts_fail: bool,
-    /// Kills whose reasons are not recorded yet, because the database accepts no rows.
+    /// The kills that wait until their reasons are recorded, because the database accepts no rows.
     held: Vec<Action>,
     outcome: Outcome,
     log: Vec<String>,
@@ -108,7 +108,7 @@ impl Machine {
         self.plans.insert((self.now + after, self.planned), event);
     }
 
-    /// Sends the signal of a kill whose reason has been recorded.
+    /// Sends the signal of a kill whose reason is now recorded.
     fn kill(&mut self, action: &Action) {
         match *action {
             Action::KillWorker { worker, .. } => {
@@ -180,7 +180,7 @@ impl Machine {
         if of_device { self.laws.device_is_relieved() } else { Ok(()) }
     }
 
-    /// Completes an event that was planned earlier: a sample gets the state at this moment, and offered units get the
+    /// Completes an event that was planned earlier: a sample shows the state at this moment, and offered units get the
     /// next free ids.
     fn as_it_is_now(&mut self, event: Event) -> Event {
         if let Event::DeviceSample(_) = event {
@@ -223,7 +223,7 @@ impl Machine {
         })
     }
 
-    /// Records, for the laws, the information that an event gives the core.
+    /// Records the information that the core gets from an event, so that the laws can be checked.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {
@@ -392,7 +392,7 @@ impl Machine {
         }
     }
 
-    /// Plans a worker's death. In rare cases it leaves runners behind, which take a while to end or never do.
+    /// Plans the death of a worker. In rare cases, the worker leaves runners behind, which end after a while or never.
     fn plan_end(&mut self, after: Duration, worker: WorkerId) {
         let left_runners = self.tape.seldom();
         self.plan(after, Event::WorkerGone { worker, how: "simulated".to_owned(), left_runners });
@@ -418,7 +418,7 @@ impl Machine {
             8 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: false }),
             9 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: true }),
             10 => self.plan_end(after, worker),
-            // The worker never reports that it is ready.
+            // In this case, the worker never reports that it is ready.
             11 => {}
             _ => self.plan(after, Event::WorkerReady { worker }),
         }
@@ -453,10 +453,10 @@ impl Machine {
         match choice {
             18 => return self.plan_end(end, worker),
             19 => return self.plan(end, Event::WorkerFault { worker, detail: "simulated".to_owned() }),
-            // The worker never sends its report.
+            // In this case, the worker never sends its report.
             20 => return,
             21 => {
-                // The worker's death is reported before its last messages.
+                // In this case, the worker's death is reported before its last messages.
                 self.plan_end(end, worker);
             }
             _ => {}

@@ -1,11 +1,12 @@
 //! `simulate`: runs the supervisor's real core on a simulated machine.
 //!
-//! Workers fail to start, die, hang, report nonsense or do not end. Sources offer units, withdraw them or never answer.
-//! Free memory changes, on the host and on a device. Users interrupt, and clocks jump. After every step, the laws are
-//! checked (`laws.rs`).
+//! In these runs, workers fail to start, die, hang, report nonsense or do not end. Sources offer units, withdraw them
+//! or never answer. Free memory changes, on the host and on a device. Users interrupt the run, and clocks jump. The
+//! laws are checked after every step (`laws.rs`).
 //!
-//! The next byte of a *tape* decides every choice, and zero stands for the uneventful one. A tape is generated from a
-//! seed. If a run breaks a law, the seed and the step are printed, and `--seed` repeats the run.
+//! Every choice is decided by the next byte of a *tape*. A byte of zero always chooses the case without a failure. The
+//! tape is generated from a seed. If a run breaks a law, the seed and the step are printed, and `--seed` repeats the
+//! run.
 
 mod device;
 mod disk;
@@ -30,9 +31,9 @@ use self::machine::{Broken, Machine};
 use self::outcome::Outcome;
 use self::tape::Tape;
 
-/// The maximum number of steps. Simulated runs need fewer, so a run that reaches this number counts as endless.
+/// The maximum number of steps. Simulated runs take fewer steps, so a run that reaches this number counts as endless.
 const MAX_STEPS: usize = 8_000;
-/// A tape has fewer choices than this. After the last choice, nothing goes wrong.
+/// The limit for the length of a tape. After the end of its tape, a run has no more failures.
 const MAX_TAPE: usize = 800;
 
 #[derive(Parser)]
@@ -99,7 +100,7 @@ fn run_tape(tape: &[u8]) -> (String, Result<Outcome, Broken>) {
     (machine.log(), end)
 }
 
-/// Generates a tape. Depending on the seed, its run has few to very many failures.
+/// Generates a tape. Depending on the seed, the tape causes few or very many failures.
 fn tape_of(seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let trouble = random.random_range(1..10);
@@ -107,8 +108,8 @@ fn tape_of(seed: u64) -> Vec<u8> {
     (0..length).map(|_| if random.random_range(0..10) < trouble { random.random() } else { 0 }).collect()
 }
 
-/// Simplifies a tape whose run breaks a law: zeroes each piece without which the run still breaks some law, and then
-/// cuts off the zeros at the end.
+/// Simplifies a tape whose run breaks a law. Sets each piece to zeros if the run then still breaks some law, and
+/// finally cuts off the zeros at the end.
 fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
     let fails = |tape: &[u8]| simulate(tape).is_err();
     let mut piece = tape.len().next_power_of_two();

@@ -1,4 +1,4 @@
-//! Counts the kinds of events in simulated runs.
+//! Counts how often each kind of event occurs in simulated runs.
 
 use std::collections::BTreeMap;
 

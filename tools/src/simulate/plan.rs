@@ -1,5 +1,5 @@
-//! The plans that run on the simulated machine: one to three small jobs, many with limits low enough to be reached, and
-//! up to three replays after them.
+//! Generates the plans that run on the simulated machine: one to three small jobs, many of them with limits low enough
+//! to be reached, and up to three replays after the jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use opt_supervisor::core::testkit::plan::{self, Candidate, Plan, a_job, a_replay
 
 use super::tape::Tape;
 
-/// The state of a unit that an earlier part of the run has finished.
+/// The state of a unit that an earlier part of the run has already finished.
 const ENDED: Resumed =
     Resumed::Ended { status: Status::Passed, verified: true, speedup: None, failed_beside: false };
 
@@ -30,13 +30,14 @@ pub(crate) fn sample_candidate() -> Candidate {
     }
 }
 
-/// Returns one way to run a stage, or three ways that need less and less memory.
+/// Returns either one way to run a stage, or three ways, each of which needs less memory than the one before.
 fn ways(tape: &mut Tape, device: Bytes) -> Arc<[StageSpec]> {
     let way = |mib| StageSpec { reserved: Bytes::mib(mib), batch: Some(Bytes::mib(mib)), device, ..STAGE };
     if tape.pick(&[false, true]) { [300, 150, 60].map(way).into() } else { [way(100)].into() }
 }
 
-/// Returns a plan with one to three jobs of one to four candidates, and up to three replays, each in its own job.
+/// Returns a plan with one to three jobs, each with one to four candidates, and up to three replays, each in its own
+/// job.
 pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
     let mut plan = nothing();
     plan.ceilings.host = Bytes::mib(tape.pick(&[4096, 400, 200, 160, 600]));
@@ -63,7 +64,7 @@ pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
         job.broken = tape.seldom().then(|| "simulated".to_owned());
         for _ in 0..=tape.byte() % 4 {
             job.candidates.push(next_unit(&plan));
-            // Some candidates fit on either size of device, some only on the larger one, and some use none.
+            // A candidate uses no device, fits on devices of either size, or fits only on the larger one.
             let on_device = if device == 0 { 0 } else { tape.pick(&[200, 0, 400, 800]) };
             let on_device = Bytes::mib(on_device);
             let reserved = Bytes::mib(tape.pick(&[100, 20, 180, 500]));

@@ -1,4 +1,4 @@
-//! The laws of replays, derived from actions alone, and nonsensical reports of replays.
+//! Checks the laws of replays, using only the core's actions, and makes nonsensical reports of replays.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use opt_shared::outcome::{Body, Report, Status};
 use opt_supervisor::core::event::{Action, AttemptEnd, Stage};
 use opt_supervisor::core::testkit::reports;
 
-/// A nonsensical report: the replay passed without a result, or has a result although it did not pass.
+/// Returns a nonsensical report: the replay passed without a result, or has a result although it did not pass.
 pub(crate) fn nonsense_report(choice: u8) -> Report {
     let mut report = reports::report(Stage::Replay, Status::Passed);
     match choice % 3 {
@@ -20,7 +20,7 @@ pub(crate) fn nonsense_report(choice: u8) -> Report {
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplayLaws {
-    /// Units whose last attempt has a complete result.
+    /// The units whose last attempt has a complete result.
     complete: BTreeSet<UnitId>,
     replays: BTreeSet<UnitId>,
 }

@@ -1,5 +1,5 @@
-//! The sources of the simulated machine. Some offer all their units at once, some a few at a time. Some withdraw units,
-//! make invalid offers, or never answer.
+//! The sources of the simulated machine. Some offer all their units at once, and others a few at a time. Some withdraw
+//! units, make invalid offers, or never answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,8 +27,8 @@ impl Sources {
         Self { plan, stock }
     }
 
-    /// Chooses how a source answers a request for units. Returns the name of this answer, and its events with their
-    /// delays. Units get their final ids when their offer reaches the core.
+    /// Chooses how a source answers a request for units. Returns the name of this kind of answer, and the events of the
+    /// answer with their delays. Units get their final ids when their offer reaches the core.
     pub(crate) fn wanted(
         &mut self,
         job: JobId,
@@ -49,7 +49,7 @@ impl Sources {
         };
         let stock = &mut self.stock[job.index()];
         let ids: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
-        // In rare cases, a source announces more units although it has none.
+        // In rare cases, a source announces more units although it has no more.
         let more = !stock.is_empty() || kind != "offered_all" && tape.seldom();
         let unit = |id: &UnitId| {
             let candidate = &self.plan.candidates[id.index()];
@@ -67,7 +67,7 @@ impl Sources {
     }
 }
 
-/// Offers a candidate for a job without a request. Some offers are malformed.
+/// Returns a candidate that is offered for a job without a request. Some of these offers are malformed.
 pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     let plan = Plan { jobs: Vec::new(), ..opt_supervisor::core::testkit::plan::nothing() };
     let mut unit = plan.unit(UnitId(0), &sample_candidate(), true, tape.seldom());
@@ -78,7 +78,7 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
 }
 
 /// Gives the units of an offer the next free ids. `accepted` is the number of units that the core has accepted so far,
-/// and therefore the first free id.
+/// which is also the first free id.
 pub(crate) fn with_next_ids(mut event: Event, accepted: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(accepted..) {

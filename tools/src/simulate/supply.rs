@@ -1,4 +1,4 @@
-//! The laws between the core and its sources, derived only from events and actions.
+//! Checks the laws between the core and its sources, using only events and actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ enum Expected {
 #[derive(Debug, Default)]
 pub(crate) struct SupplyLaws {
     expected: Option<Expected>,
-    /// Accepted units, indexed by id.
+    /// The units that the core has accepted, indexed by id.
     pub(crate) units: Vec<(JobId, UnitSpec)>,
     withdrawn: BTreeSet<UnitId>,
-    /// Jobs whose source has been asked for units and has not answered.
+    /// The jobs whose source has been asked for units and has not answered yet.
     asked: BTreeSet<JobId>,
-    /// Jobs whose source has no more units.
+    /// The jobs whose source has no more units.
     dry: BTreeSet<JobId>,
-    /// Jobs that have ended. A job that gets more units is removed from the set.
+    /// The jobs that have ended. A job that gets more units is removed from this set.
     over: BTreeSet<JobId>,
     pub(crate) done: BTreeMap<UnitId, opt_shared::outcome::Status>,
 }

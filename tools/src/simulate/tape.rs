@@ -1,4 +1,4 @@
-//! A tape of choices, one byte each. After its end, bytes are 0, which always chooses the uneventful course.
+//! A tape of choices, one byte each. After its end, every byte is 0, which always chooses the case without a failure.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ impl Tape {
         byte
     }
 
-    /// Returns one of the choices; after the end of the tape, the first.
+    /// Returns one of the choices. After the end of the tape, this is always the first one.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// Returns true for one in eight values of the next byte, but never after the end of the tape.
+    /// Returns true for one in eight values of the next byte, but always false after the end of the tape.
     pub(crate) fn seldom(&mut self) -> bool {
         self.byte() % 8 == 7
     }

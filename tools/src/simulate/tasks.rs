@@ -1,4 +1,4 @@
-//! The law about attempts that were refused a process: they are repeated after a pause in which nothing starts.
+//! Checks the law about attempts that were refused a process: they are repeated after a pause in which nothing starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,20 +8,21 @@ use opt_supervisor::core::event::{Moment, PolicyRow};
 
 use super::laws::number_of;
 
-/// The bounds of a pause.
+/// The shortest and the longest allowed pause.
 const SHORTEST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The largest number of attempts of a unit that do not count as losses: seven in each of its two passes.
+/// The maximum number of attempts of a unit that do not count as losses: seven in each of the unit's two passes.
 const MAX_UNCOUNTED: u32 = 14;
 
-/// The state of the law about pauses.
+/// The state that is needed to check the law about pauses.
 #[derive(Default)]
 pub(crate) struct TaskLaws {
     pub(crate) now: Moment,
-    /// Nothing may start before this time.
+    /// The time before which nothing may start.
     until: Moment,
-    /// The number of each unit's attempts that were refused a process, and of those after which a pause was announced.
+    /// The number of each unit's attempts that were refused a process. The next field is the number of those after
+    /// which a pause was announced.
     refused: BTreeMap<UnitId, u32>,
     repeated: BTreeMap<UnitId, u32>,
 }
@@ -31,7 +32,7 @@ impl TaskLaws {
         *self.refused.entry(unit).or_default() += 1;
     }
 
-    /// Checks the announcement of a pause.
+    /// Checks a row of the policy log that announces a pause.
     pub(crate) fn pause(&mut self, row: &PolicyRow) -> Result<(), String> {
         let unit = number_of(row, "unit").and_then(|unit| u32::try_from(unit).ok()).map(UnitId);
         let pause = number_of(row, "pause_ms").map(Duration::from_millis);
@@ -52,7 +53,7 @@ impl TaskLaws {
         if self.now < self.until { Err(format!("nothing may start before {:?}", self.until)) } else { Ok(()) }
     }
 
-    /// The number of attempts of a unit that do not count as losses.
+    /// Returns the number of attempts of a unit that do not count as losses.
     pub(crate) fn uncounted(&self, unit: UnitId) -> u32 {
         self.repeated.get(&unit).copied().unwrap_or_default().min(MAX_UNCOUNTED)
     }

@@ -1,8 +1,8 @@
-//! Tests that run the simulation: two thousand runs, and a check that every listed kind of event occurs.
+//! Tests the core with the simulation: makes two thousand runs, and checks that every listed kind of event occurs.
 
 use super::*;
 
-/// Seeds that once broke a law. There are none yet.
+/// The seeds of runs that once broke a law. There are none yet.
 const PAST_FAILURES: &[u64] = &[];
 
 fn run(seed: u64) -> Outcome {
@@ -13,8 +13,8 @@ fn run(seed: u64) -> Outcome {
     })
 }
 
-/// If the machine never caused problems, or never recovered from them, the test would prove nothing. It therefore also
-/// requires that each listed kind of event occurs.
+/// This test would prove nothing if the simulated machine never caused problems, or never recovered from them. It
+/// therefore also requires that each listed kind of event occurs.
 #[test]
 fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
     let mut seen = Outcome::default();

@@ -1,4 +1,4 @@
-//! The user of the simulated machine: the requests, their times, and the laws that follow from their answers.
+//! The user of the simulated machine: makes requests at random times, and checks the laws that follow from the answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,12 +19,12 @@ const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 #[derive(Debug, Default)]
 pub(crate) struct User {
-    /// The request that has no answer yet.
+    /// The request that has not been answered yet.
     asked: Option<Control>,
     pub(crate) open: bool,
     pub(crate) shut: bool,
     paused: bool,
-    /// The number of granted requests to recycle at once. Each may cost an attempt.
+    /// The number of granted requests to recycle a worker at once. Each of them may cost an attempt.
     pub(crate) recycled_at_once: u32,
     cancelled: BTreeSet<UnitId>,
 }
@@ -66,13 +66,13 @@ impl User {
         Ok(())
     }
 
-    /// Records an interrupt, which also ends a pause.
+    /// Records an interrupt. An interrupt also ends a pause.
     pub(crate) fn interrupts(&mut self) {
         self.paused = false;
     }
 
-    /// Checks that the user's requests allow a unit to start. `after` is true for a replay, which runs after the jobs.
-    /// A replay may still start when an open run with no other work is shut down.
+    /// Checks that the user's requests allow a unit to start. `after` is true for a replay, because replays run after
+    /// the jobs. A replay may still start when an open run that has no other work is shut down.
     pub(crate) fn may_start(&self, unit: UnitId, after: bool) -> Result<(), &'static str> {
         match () {
             () if self.asked.is_some() => Err("a request has no answer"),

@@ -1,9 +1,9 @@
-//! Measures packing, checking and unpacking a capture store. The upper limits are measured in the same run: reading and
-//! hashing the same bytes once, or copying them, with as many threads.
+//! Measures packing, checking and unpacking a capture store, and compares each with an upper limit measured in the same
+//! run: reading and hashing the same bytes once, or copying them, with as many threads.
 //!
-//! Each run measures the limit, the store, and the limit again. A ratio is the mean time of the two limits over the
-//! time of the store, so 1 means that the store is as fast as its limit. Cold means that the files were read into the
-//! page cache once and then dropped.
+//! Each run measures the limit, then the store, then the limit again. A ratio is the mean of the two times of the limit
+//! divided by the time of the store, so 1 means that the store is as fast as its limit. *Cold* means that the files
+//! were read into the page cache once and then dropped from it.
 
 mod raw;
 
@@ -39,18 +39,18 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The rates of one operation with one state of the cache, in GB/s.
+/// The rates of one operation in one state of the cache, in GB/s.
 struct Part {
     name: &'static str,
-    /// What is measured as the limit.
+    /// The name of the operation that serves as the limit.
     limit: &'static str,
     cache: &'static str,
     bytes: u64,
-    /// The limit, before and after the operation.
+    /// The rates of the limit, measured before and after the operation.
     before: Figures,
     after: Figures,
     ours: Figures,
-    /// Our rate over that of the limit.
+    /// The rate of the operation, relative to that of the limit.
     share: Figures,
 }
 
@@ -115,7 +115,7 @@ struct Work {
 }
 
 impl Work {
-    /// Measures packing. Keeps a store for the measurements that follow.
+    /// Measures packing. Keeps one store for the measurements that follow.
     fn packing(&mut self, cache: &'static str, runs: u32) -> Result<Part> {
         let limit = "reading + BLAKE3 of the same files";
         let mut part = Part::new("pack", limit, cache, size_of(&self.files)?);
@@ -235,7 +235,7 @@ impl Part {
     }
 }
 
-/// Reads all files into the page cache and, for a cold run, drops them again.
+/// Reads all files into the page cache. For a cold run, drops them again.
 fn prepare(files: &[PathBuf], cache: &str) -> Result<()> {
     use super::verify_large::prepare;
     prepare(files, "warm")?;

@@ -1,4 +1,5 @@
-//! The physical limits of the capture store: the same files processed with as many threads, without a store.
+//! Measures the physical limits of the capture store: processes the same files with as many threads, but without a
+//! store.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 
-/// The number of bytes that are read at a time, as in the product.
+/// The number of bytes that are read at a time. The product uses the same number.
 const CHUNK: usize = 1 << 20;
 
 /// Reads every file from start to end and hashes it. Nothing is written or dropped.
@@ -24,7 +25,7 @@ pub(super) fn read_and_hash(files: &[PathBuf], threads: usize) -> Result<()> {
     })
 }
 
-/// Copies every file to the folder, and flushes it.
+/// Copies every file to the folder, and flushes the copy to the disk.
 pub(super) fn copy(files: &[PathBuf], folder: &Path, threads: usize) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     in_parallel(files.len(), threads, |number| {

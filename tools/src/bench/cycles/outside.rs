@@ -1,5 +1,5 @@
-//! Observes a running supervisor from outside once a second: its memory, and its numbers of descriptors, threads and
-//! children.
+//! Samples a running supervisor from outside, once a second: its memory, and the numbers of its descriptors, threads
+//! and children.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, MEMORY_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The growth of a count that is allowed because workers start and end. Descriptors and threads may grow by a multiple
-/// of it.
+/// The growth of a count that is allowed, because workers start and end at any time. Descriptors and threads may grow
+/// by a multiple of this number.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -22,12 +22,12 @@ pub(super) struct Outside(Vec<Snapshot>);
 
 #[derive(Clone, Copy, Debug)]
 struct Snapshot {
-    /// Milliseconds since 1970.
+    /// The time of the sample, in milliseconds since 1970.
     at: u64,
     descriptors: usize,
     /// The number of descriptors that refer to files of `memfd_create`.
     memory_files: usize,
-    /// The number of files of any process in `/dev/shm`.
+    /// The number of files in `/dev/shm`, of any process.
     shared_memory: usize,
     children: usize,
     threads: usize,
@@ -35,7 +35,7 @@ struct Snapshot {
     owed: f64,
 }
 
-/// Runs the plan until it ends, and takes a sample every second.
+/// Runs the plan until it ends, and takes a sample of the supervisor every second.
 pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
     let folder = plan.parent().context("the plan has no folder")?;
     let stderr = fs::File::create(folder.join("stderr"))?;
@@ -52,7 +52,7 @@ pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        // Leave out a sample during which the supervisor ended.
+        // There is no sample if the supervisor has ended in the meantime.
         snapshots.extend(snapshot(child.id()));
         std::thread::sleep(EVERY);
     };
@@ -81,7 +81,8 @@ fn snapshot(pid: u32) -> Option<Snapshot> {
 }
 
 impl Outside {
-    /// Returns each figure's samples since `from` (milliseconds since 1970), with the growth that counts as noise.
+    /// Returns the samples of each figure since `from` (milliseconds since 1970), and the growth of the figure that
+    /// counts as noise.
     pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
         let of = |which: fn(&Snapshot) -> f64| {
             let mut figures = Figures::default();

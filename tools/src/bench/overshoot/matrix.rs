@@ -1,8 +1,8 @@
-//! Thirty ways of using up memory, each with or without a stall of the supervisor's database, disk or terminal.
+//! Thirty ways to use up memory, each run with or without a stall of the supervisor's database, disk or terminal.
 //!
-//! Each way has a run of its own. The stall of a database or a disk begins when the runner appears, and that of a
+//! Each way has a separate run. The stall of a database or a disk begins when the runner appears, and that of a
 //! terminal when the run begins. Every stall ends a fixed time after the runner has appeared. This process measures the
-//! memory of the runners itself, so the figures do not depend on the supervisor's samples.
+//! memory of the runners itself, so that its figures do not depend on the supervisor's samples.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,17 +19,17 @@ use super::super::verify_large::tempdir;
 use super::Arguments;
 use super::stalls::{Kind, Stall};
 
-/// A runner may exceed its limit by this many bytes.
+/// The number of bytes by which a runner may exceed its limit.
 const ALLOWED_OVER: u64 = 32 << 20;
 const SOURCE: &str = include_str!("ways.c");
-/// The interval at which this process looks at runners.
+/// The interval at which this process samples runners.
 const POLL: Duration = Duration::from_millis(2);
-/// The status of a way that is stopped at the memory limit: by a refusal of Linux, or by the supervisor.
+/// The status of a way that is stopped at the memory limit, either because Linux refuses memory or by the supervisor.
 const LIMITED: &str = "HOST_MEMORY_LIMIT";
-/// The status of a way that ends with an abort or a fault that is not recorded as a lack of memory.
+/// The status of a way that ends with an abort or a fault, if it is not recorded as a lack of memory.
 const CRASHED: &str = "CRASHED";
 
-/// The ways of `ways.c`, in their order, each with the status of a candidate that uses it.
+/// The ways in `ways.c`, in the same order, each with the status of a candidate that uses it.
 const WAYS: [(&str, &str); 30] = [
     ("malloc, 16 B", LIMITED),
     ("malloc, 64 KiB", LIMITED),
@@ -127,18 +127,18 @@ struct End {
     code: Option<i32>,
     status: String,
     detail: String,
-    /// The status of the next candidate.
+    /// The status of the candidate that runs next.
     after: String,
-    /// The bytes above the limit, as measured by this process.
+    /// The number of bytes above the limit, as measured by this process.
     over: u64,
     /// The peak that the supervisor recorded.
     sampled: Value,
-    /// How long the stall lasted; zero if the run ended first.
+    /// How long the stall lasted, or zero if the run ended first.
     stalled: Duration,
     took: Duration,
 }
 
-/// A started supervisor. Dropping it kills it with its processes.
+/// A supervisor that has been started. Dropping this value kills the supervisor and its processes.
 struct Run {
     child: Child,
     folder: PathBuf,
@@ -239,8 +239,8 @@ fn runners(supervisor: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The most bytes that a process has owed so far: its peak without the file pages it has now, its page tables, and
-/// swap.
+/// Returns the largest number of bytes that a process has owed so far: its peak without the file pages that it has now,
+/// its page tables, and its swapped pages.
 fn owed(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = |name: &str| -> Option<u64> {

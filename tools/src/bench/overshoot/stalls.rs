@@ -1,4 +1,4 @@
-//! Stalls of a supervisor's outputs: its database is locked, its disk is frozen, its terminal accepts no lines.
+//! Stalls the outputs of a supervisor: locks its database, freezes its disk, or makes its terminal accept no lines.
 //! Dropping a stall ends it.
 
 use std::fs::File;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rusqlite::Connection;
 
-/// The size of the disk that is frozen: enough for a run, which needs about 60 MiB.
+/// The size of the disk that is frozen. This is enough for a run, which takes about 60 MiB.
 const DISK_BYTES: u64 = 512 << 20;
-/// How long the bench waits for the database's lock, which the run holds only for the length of a write.
+/// How long the benchmark waits for the lock of the database. The run holds the lock only while it writes.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -33,7 +33,7 @@ impl Kind {
     pub(super) fn length(self) -> Duration {
         match self {
             Self::None => Duration::ZERO,
-            // This is less than the ten seconds for which a write of the supervisor waits for the lock.
+            // The stall must be shorter than the ten seconds for which a write of the supervisor waits for the lock.
             Self::Store => Duration::from_secs(9),
             Self::Disk | Self::Terminal => Duration::from_secs(12),
         }
@@ -49,10 +49,10 @@ impl Kind {
     }
 }
 
-/// A stall of one of the outputs of a run. It can begin and end.
+/// A stall of one of the outputs of a run.
 pub(super) struct Stall {
     kind: Kind,
-    /// The folder of the run, which does not exist yet.
+    /// The folder of the run. The folder does not exist yet when the stall is prepared.
     pub(super) run: PathBuf,
     disk: Option<Disk>,
     lock: Option<Connection>,
@@ -67,7 +67,8 @@ impl Stall {
         Ok(Self { kind, run, disk, lock: None, terminal: Vec::new() })
     }
 
-    /// The standard output and standard error for the run. With `Kind::Terminal`, they are full from the beginning.
+    /// Returns the standard output and standard error for the run. With `Kind::Terminal`, they are full from the
+    /// beginning.
     pub(super) fn outputs(&mut self) -> Result<[Stdio; 2]> {
         if self.kind != Kind::Terminal {
             return Ok([Stdio::null(), Stdio::null()]);
@@ -110,7 +111,7 @@ impl Stall {
     }
 }
 
-/// A full pipe, like a terminal after Ctrl-S: writes to it block.
+/// Returns a full pipe. Like a terminal after Ctrl-S, it blocks each write.
 fn full_pipe() -> Result<(File, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe().context("making a pipe")?;
     let flags = rustix::fs::fcntl_getfl(&write)?;
@@ -122,7 +123,7 @@ fn full_pipe() -> Result<(File, OwnedFd)> {
     Ok((read.into(), write))
 }
 
-/// An ext4 file system in a file, which can be frozen. Dropping it thaws and unmounts it.
+/// An ext4 file system in a file, which can be frozen. Dropping this value thaws and unmounts the file system.
 struct Disk {
     path: PathBuf,
     frozen: bool,

@@ -1,4 +1,4 @@
-//! The smallest call of each kind of kernel: a copy of one float.
+//! Measures the smallest call of each kind of kernel, which copies one float.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ pub(crate) struct Call {
     pub(crate) us: f64,
 }
 
-/// The kinds, each with its file, its source and further keys of the plan.
+/// The kinds of kernels. Each has its file, its source and further keys of the plan.
 const KINDS: [(&str, &str, &str, &str); 4] = [
     (
         "C",
@@ -34,7 +34,7 @@ const KINDS: [(&str, &str, &str, &str); 4] = [
     ("Python, returned", "returned.py", "def run(input):\n    return input.clone()\n", ""),
 ];
 
-/// Returns the time of a call of each kind, and the time of a copy in plain Python, in microseconds.
+/// Returns the time of a call of each kind of kernel, and the time of a copy in plain Python, in microseconds.
 pub(super) fn measure(fixture: &Fixture) -> Result<(Vec<Call>, f64)> {
     let folder = fixture.folder.join("calls");
     std::fs::create_dir_all(folder.join("copy"))?;

@@ -1,4 +1,4 @@
-//! Measures what kernels in Python cost: the start of a process with and without a zygote, many small candidates
+//! Measures the cost of kernels in Python: the start of a process with and without a zygote, many small candidates
 //! compared with a plain Python pool, the memory of the process tree compared with its prediction, and the smallest
 //! call.
 
@@ -42,11 +42,11 @@ pub(crate) struct Arguments {
 const ENTRIES: [&str; 3] = ["entry_000000.pt", "entry_000001.pt", "entry_000002.pt"];
 const KERNEL: &str = "import torch\n\n\ndef run(input, inplace):\n    return torch.relu(input)\n";
 
-/// The target for the median start of a process with a zygote, in milliseconds.
+/// The target for the median time of starting a process with a zygote, in milliseconds.
 const MAX_START_MS: f64 = 20.0;
-/// The target for the time of the product relative to the pool.
+/// The target for the time that the product takes, relative to the pool.
 const MAX_RATIO: f64 = 1.5;
-/// The target for the relative difference between a peak and its prediction.
+/// The target for the difference between a peak and its prediction, relative to the prediction.
 const MAX_DIFFERENCE: f64 = 0.1;
 
 pub(crate) struct Fixture {
@@ -83,7 +83,7 @@ impl Fixture {
         Ok(plan)
     }
 
-    /// Runs a plan and returns its result. Fails unless every candidate passed.
+    /// Runs a plan and returns its result. Fails if a candidate did not pass.
     pub(crate) fn run(&self, plan: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Value> {
         let mut command = Command::new(binary("opt-supervisor")?);
         command.arg("run").arg(plan).arg("--json").current_dir(&self.folder);
@@ -100,7 +100,7 @@ impl Fixture {
         Ok(result)
     }
 
-    /// Returns the seconds that the pool takes.
+    /// Returns the time that the pool takes, in seconds.
     fn pool(&self, kernels: &str, candidates: u32, processes: u32) -> Result<f64> {
         let script = self.folder.join("pool.py");
         std::fs::write(&script, include_str!("pool.py"))?;
@@ -120,14 +120,14 @@ impl Fixture {
     }
 }
 
-/// The number of verifiers that a run has started, each with its own zygote.
+/// Returns the number of verifiers that a run has started. Each has its own zygote.
 fn verifiers(result: &Value) -> Result<usize> {
     let workers = result["workers"].as_array().context("the summary has no workers")?;
     Ok(workers.iter().filter(|it| it["role"] == "verifier").count())
 }
 
-/// The start times of a run's candidates in milliseconds, sorted. The longest ones, one for each zygote, are left out:
-/// they waited for a zygote to start.
+/// Returns the start times of a run's candidates in milliseconds, sorted. Leaves out the longest ones, one for each
+/// zygote, because these starts waited until the zygote itself had started.
 fn starts(result: &Value, zygotes: usize) -> Result<Vec<f64>> {
     let candidates = result["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?;
     let of = |it: &Value| {

@@ -1,7 +1,7 @@
-"""Calls kernels in a pool of processes without isolation: the reference of `bench python`.
+"""Calls kernels in a pool of processes without isolation. `bench python` compares the product with this pool.
 
-Arguments: the number of processes, the folder of kernels, captures. Every kernel is loaded from its file, called twice on
-every capture, and compared with the recorded output. Prints the number of kernels that are right.
+Arguments: the number of processes, the folder of kernels, captures. Loads every kernel from its file, calls it twice on
+every capture, and compares its output with the recorded one. Prints the number of kernels that are right.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ def main():
     processes, kernels, *captures = sys.argv[1:]
     torch.set_num_threads(1)
     jobs = [(kernel, captures) for kernel in sorted(Path(kernels).glob("*.py"))]
-    # The processes are copies of this one, which has imported torch.
+    # The processes are copies of this process, which has already imported torch.
     with multiprocessing.get_context("fork").Pool(int(processes)) as pool:
         print(sum(pool.map(is_right, jobs, chunksize=1)))
 

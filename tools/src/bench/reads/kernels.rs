@@ -20,23 +20,23 @@ use crate::verify_large::median;
 
 const DENSE: &str = include_str!("dense.c");
 const SPARSE: &str = include_str!("../../../../configs/demo/embedding/fast.c");
-/// The number of rows, and also of pages, of each file that are read to measure latency.
+/// The number of rows, and also of pages, that are read from each file to measure latency.
 const SAMPLES: u32 = 100;
 
-/// The rows of the set that a kernel has to read.
+/// The rows of the set that a kernel must read.
 struct Rows {
     touched: u64,
     /// The average time to read a row.
     seconds: f64,
-    /// The average time to read a page, which is the least that a page fault can take.
+    /// The average time to read a page, which is the shortest time that a page fault can take.
     page_seconds: f64,
 }
 
 struct Verified {
     seconds: f64,
-    /// The bytes that all processes of the run read from the disk, for the build and the survey too.
+    /// The bytes that all processes of the run read from the disk, including those read for the build and the survey.
     disk: u64,
-    /// The number of pages that the candidate touched and that were not in the cache.
+    /// The number of pages that the candidate touched while they were not in the cache.
     pages: u64,
 }
 
@@ -120,7 +120,8 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
         captures.canonicalize()?,
     );
     std::fs::write(&plan, text)?;
-    // The files are dropped from the cache before the program starts, so its survey reads their headers from the disk.
+    // The files are dropped from the cache before the program starts, so its survey must read their headers from the
+    // disk.
     files.iter().try_for_each(|file| prepare(file, true))?;
     let before = children_read()?;
     let summary = run_json(&plan, &[])?;
@@ -135,7 +136,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
-/// Returns the bytes that child processes that have ended, and their descendants, have read from the disk.
+/// Returns the bytes that children which have ended, and their descendants, have read from the disk.
 fn children_read() -> Result<u64> {
     // SAFETY: the structure consists of plain numbers, so zeros are valid. The call fills it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -159,7 +160,7 @@ fn dd(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the rows that the entries look up, and times reads of random rows and pages of the cold files.
+/// Counts the rows that the entries look up. Times reads of random rows and pages while the files are cold.
 fn rows(files: &[PathBuf]) -> Result<Rows> {
     let mut random = rand::rngs::StdRng::seed_from_u64(5);
     let (mut touched, mut seconds, mut weighted, mut pages) = (0, 0.0, 0.0, 0.0);

@@ -1,8 +1,8 @@
-//! Measures how fast captures are read, and how much of them is read. Every method is compared with raw reads of the
-//! same bytes in the same run.
+//! Measures how fast captures are read, and how much of each capture is read. Compares every read method with raw reads
+//! of the same bytes in the same run.
 //!
-//! Cold means that a file was read into the page cache once and then dropped. Each round measures raw reads before the
-//! methods and, except for reads through a map, after them too.
+//! *Cold* means that a file was read into the page cache once and then dropped from it. Each round measures raw reads
+//! before the read methods and, except for reads through a map, also after them.
 
 mod kernels;
 mod owed;
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A part of the benchmark: its tables as text and as JSON, and whether it meets its requirements.
+/// A part of the benchmark: its tables as text and as JSON, and whether the part meets its requirements.
 struct Section {
     text: String,
     sheet: Value,
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// Reads the file into the cache, and drops it if `cold`.
+/// Reads the file into the page cache. If `cold` is true, drops it again.
 fn prepare(path: &Path, cold: bool) -> Result<()> {
     let mut file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     std::io::copy(&mut file, &mut std::io::sink())?;

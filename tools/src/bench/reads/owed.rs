@@ -1,4 +1,4 @@
-//! Measures the peak memory of a read method. A separate process does the reading and is sampled until it ends.
+//! Measures the peak memory of a read method, by sampling a separate process that does the reading.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,7 +11,7 @@ use opt_supervisor::memory::procfs::ProcessSampler;
 
 /// The first command line argument that makes this program a reader.
 pub(crate) const ARGUMENT: &str = "__stream";
-/// The sampling interval. The buffers of a reader exist from its first chunk to its last, so samples cannot miss them.
+/// The sampling interval. It is short enough, because the buffers of a reader exist from its first chunk to its last.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<Command> {
@@ -37,7 +37,7 @@ fn read(arguments: &[String]) -> Result<()> {
     super::streams::by_method(Path::new(path), bytes.parse()?, method, readers.parse()?)
 }
 
-/// Samples a process until it ends, and returns the most memory that it owed.
+/// Samples a process until it ends, and returns the largest amount of memory that it owed.
 pub(super) fn peak(mut command: Command) -> Result<u64> {
     let mut child = command.stdin(Stdio::null()).spawn().context("starting a reader")?;
     let mut most = 0;

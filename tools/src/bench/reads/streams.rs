@@ -1,4 +1,4 @@
-//! Times how fast one large file is read by every method and through a memory map, and compares this with raw reads.
+//! Measures how fast one large file is read by every method and through a memory map, compared with raw reads.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +19,7 @@ use super::{Rates, Section, prepare, timed};
 use crate::figures::mib;
 use crate::verify_large::median;
 
-/// The read-ahead of most machines, in KiB.
+/// The read-ahead setting of most machines, in KiB.
 const COMMON_READ_AHEAD: &str = "128";
 
 #[derive(Clone, Copy)]
@@ -54,7 +54,8 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             cached_after[at] = cached_after[at].max(cached(&path)?);
             prepare(&path, false)?;
             warm[at].push(timed(|| read(&path, bytes, *way))?);
-            // Measure memory in a separate process and without timing, because sampling slows the process down.
+            // Measure memory in a separate process, because sampling slows the process down and would distort the
+            // times.
             prepare(&path, true)?;
             owed[at] = owed[at].max(super::owed::peak(command(&path, bytes, *way)?)?);
         }
@@ -111,7 +112,7 @@ fn read(path: &Path, bytes: u64, way: Way) -> Result<()> {
     }
 }
 
-/// The command that reads in the same way in a separate process.
+/// Returns the command that reads in the same way in a separate process.
 fn command(path: &Path, bytes: u64, way: Way) -> Result<Command> {
     match way {
         Way::Raw(flag) => Ok(dd(path, flag)),
@@ -146,16 +147,16 @@ fn cached(path: &Path) -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// How a map's pages get into memory.
+/// How the pages of a map get into memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
-    /// Page faults, with the system's read-ahead.
+    /// Page faults bring them in, with the system's read-ahead.
     Plain,
-    /// Page faults, while the product's own code reads ahead.
+    /// Page faults bring them in, while the product's own code reads ahead.
     ReadAhead,
-    /// Page faults after `MADV_SEQUENTIAL`, which makes Linux read further ahead.
+    /// Page faults bring them in after `MADV_SEQUENTIAL`, which makes Linux read further ahead.
     Sequential,
-    /// `MADV_POPULATE_READ` of one piece after the other, so that reading causes no faults.
+    /// `MADV_POPULATE_READ` brings in one piece after the other, so that reading causes no faults.
     Populate,
 }
 
@@ -168,9 +169,9 @@ impl Touch {
     ];
 }
 
-/// Touches a map of the file from front to back, in every way, with a read-ahead of `COMMON_READ_AHEAD`. The disk's
-/// setting is changed just before the file is opened and restored right after. This is enough, because an open file
-/// keeps the read-ahead that it was opened with.
+/// Touches a map of the file from front to back, in every way, with a read-ahead of `COMMON_READ_AHEAD`. Changes the
+/// setting of the disk just before the file is opened, and restores it right after. This is enough, because an open
+/// file keeps the read-ahead with which it was opened.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, because the disk's read-ahead cannot be set here.\n\n";
@@ -219,7 +220,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     })
 }
 
-/// `read_ahead_kb` of the disk that holds a file.
+/// The setting `read_ahead_kb` of the disk that holds a file.
 struct Setting(PathBuf);
 
 impl Setting {
@@ -244,7 +245,7 @@ impl Setting {
     }
 }
 
-/// The number of bytes that are populated at a time: as many as the other methods read at a time.
+/// The number of bytes to populate at a time. The other methods read as many at a time.
 const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
