@@ -132,3 +132,14 @@ fn dependencies_have_comments_and_take_their_versions_from_the_workspace() {
         .collect();
     assert_none("dependencies whose version is not in the workspace's Cargo.toml", &own_versions);
 }
+
+/// An image with another version of Rust would install the pinned one while it builds the program, or could not.
+#[test]
+fn container_is_built_with_the_pinned_version_of_rust() {
+    let pinned = read("rust-toolchain.toml");
+    let pinned = pinned.split("channel = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let container = read("Dockerfile");
+    let image = container.split("FROM rust:").nth(1).and_then(|rest| rest.split('-').next());
+    let (pinned, image) = (pinned.expect("a channel"), image.expect("an image of Rust"));
+    assert!(pinned.starts_with(&format!("{image}.")), "{image} is not the start of {pinned}");
+}
