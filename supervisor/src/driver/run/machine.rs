@@ -62,7 +62,7 @@ pub(crate) struct Announced {
 }
 
 impl Machine {
-    /// Returns a machine without watchers. `protections` are the results of the canaries.
+    /// Returns a machine whose card and room are not watched yet. `protections` are the results of the canaries.
     pub(crate) fn new(
         pool: Pool,
         leaves: Leaves,
