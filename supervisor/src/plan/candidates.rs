@@ -33,7 +33,8 @@ pub(super) struct Draft {
 /// How a candidate gets its name.
 #[derive(Clone, Copy)]
 enum Naming {
-    /// The name is final. It comes from the candidate's table, from its first source, or from a language without sources.
+    /// The name is final. It comes from the candidate's table, from its first source, or from a language without
+    /// sources.
     Given,
     /// The name consists of the last `length` bytes of the file's path. The suffix is left out, unless another
     /// candidate would then have the same name.

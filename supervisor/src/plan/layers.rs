@@ -83,8 +83,8 @@ impl Layers {
         let mut merged = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
             // The flags of `--set` must be appended last, because the compiler obeys the last flag. Flags that other
-            // layers appended are therefore moved to `flags`. (In a printed plan, a level can only append to the flags
-            // of the level above. It cannot insert flags before those of `--set`.)
+            // layers appended are therefore moved to `flags`. They cannot stay in `extra_flags`, before those of
+            // `--set`, because in a printed plan a level can only append to the flags of the level above.
             let appended_before = self.build.extra_flags.clone().unwrap_or_default();
             merged.build.flags.get_or_insert_default().extend(appended_before);
             merged.build.extra_flags = Some(appended.clone());

@@ -88,7 +88,7 @@ pub enum Change {
     WithinNoise,
     NewlyPassed,
     NoLongerPassed,
-    /// The candidate passed in neither run, and failed in different ways.
+    /// The candidate passed in neither run, and its two statuses differ.
     OtherStatus,
     /// The status is the same in both runs, but there is no ratio, because a figure is missing, or is not positive and
     /// finite.

@@ -14,8 +14,8 @@ use crate::record::ReplayRecord;
 
 /// The maximum number of steps to list. The steps that waited longest are listed.
 const MAX_STEPS: usize = 3;
-/// A step counts as not having waited if it accounts for less than this share of the total waiting time. Even a step
-/// whose tensors are ready waits a few hundred nanoseconds, in which the call is handed to its process.
+/// A step counts as not having waited if it accounts for less than this share of the total waiting time. Every step
+/// waits a few hundred nanoseconds, because the pool's thread has to hand over the tensors even if they are ready.
 const MIN_SHARE: f64 = 0.01;
 
 /// A description of one replay.
@@ -74,12 +74,12 @@ pub(super) struct Caller<'r> {
     pub(super) winner: Option<&'r str>,
 }
 
-/// Compares the replay's budget with one that is large enough to keep everything.
+/// One figure of the replay, compared with that of a replay whose budget is large enough to keep everything.
 pub(super) struct BudgetComparison {
     pub(super) what: &'static str,
     pub(super) ours: String,
     pub(super) all: String,
-    /// The share that the replay's figure is of the other one. `None` if there is nothing to compare with.
+    /// `ours` divided by `all`. `None` if there is nothing to compare with.
     pub(super) share: Option<f64>,
 }
 

@@ -228,7 +228,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Colours a text. The text must already be padded, because the colour codes would be counted as characters.
+    /// Colours a text. The text must already be padded, because padding would also count the colour codes.
     fn paint(&self, text: String, tone: Tone) -> String {
         if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
     }

@@ -17,7 +17,7 @@ use super::{Lint, LintCode, Subject, tensors, unreadable};
 /// system call is negligible, and small compared with the supervisor's memory.
 const CHUNK: usize = 256 << 10;
 /// The maximum number of rows that are read from a tensor with gaps. If a tensor has more rows, evenly spaced rows are
-/// read, which are more than half of this number.
+/// read. Their number is more than half of this maximum.
 const MAX_ROWS: u64 = 65_536;
 
 /// Reads from a storage of the entry's file. Its arguments are the storage, the offset in it, and the buffer to fill.

@@ -220,8 +220,8 @@ struct Cell {
 }
 
 /// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on a scale that is
-/// chosen for the job. The baseline itself has no colour. A candidate without a speed-up is compared with the shortest
-/// time in its column.
+/// chosen for the job. The baseline itself has no colour. Any other time without a speed-up is compared with the
+/// shortest time in its column.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown
