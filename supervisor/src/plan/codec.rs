@@ -1,5 +1,5 @@
-//! Defines codecs. A codec is a zero-sized type for one kind of value, which reads, checks, merges and prints such
-//! values. `schema` chooses the codec of each key.
+//! Reads, checks, merges and prints the values in a plan, with a codec for each kind of value. A codec is a zero-sized
+//! type. `schema` chooses the codec of each key.
 
 use std::marker::PhantomData;
 

@@ -1,5 +1,5 @@
-//! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
-//! tables of the job, the tables of the candidate, and `--set`.
+//! Merges layers of settings into final settings. From weak to strong, the layers are `configs/default.toml`, the
+//! plan's top-level tables, the tables of the job, the tables of the candidate, and `--set`.
 //!
 //! `profile.parity` names a set of rules, which is one more layer. It comes directly below the tables of the level that
 //! sets `parity`: these tables override the rules, and the rules override weaker layers.

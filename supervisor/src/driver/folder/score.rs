@@ -1,4 +1,5 @@
-//! Converts the speed-ups of candidates to ranks. `ranking` decides which candidates take part and which one wins.
+//! Converts the scores of candidates (speed-ups or rates) to ranks. `ranking` decides which candidates take part and
+//! which one wins.
 
 use opt_shared::outcome::Estimate;
 

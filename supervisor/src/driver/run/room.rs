@@ -1,4 +1,4 @@
-//! Measures how many files and processes there is still room for, before and during a run. The core decides what
+//! Measures how much room there still is for files and processes, before and during a run. The core decides what
 //! follows from a shortage.
 //!
 //! During a run, a separate thread takes the readings, because a disk can hang.
