@@ -1,6 +1,6 @@
-//! Exit codes: a fixed list that scripts rely on.
+//! Defines the exit codes of the program. Scripts rely on this list.
 
-/// The way in which the program ends.
+/// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The command succeeded. For a run: no replay failed, and every job that was not skipped has a candidate that
@@ -12,10 +12,11 @@ pub enum Exit {
     NonePassed,
     /// A usage or plan error.
     Usage,
-    /// The host is to blame (no job fits, there is no device, a file cannot be read or written), or a candidate or a
-    /// replay has no verdict because a worker or the host failed.
+    /// There is no verdict for a reason outside the candidates. Either the host is to blame (no job fits, there is no
+    /// device, a file cannot be read or written), or a candidate or a replay has no verdict because a worker or the
+    /// host failed.
     Host,
-    /// Interrupted. A run can be resumed.
+    /// The command was interrupted. A run can be resumed.
     Interrupted,
 }
 

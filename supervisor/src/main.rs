@@ -1,7 +1,7 @@
-//! The executable: the command line for people, and hidden entry points for workers, runners, zygotes, compilers and
-//! canaries.
+//! Decides by the first argument what a process of this executable does: it runs the command line for people, or it
+//! becomes a worker, runner, zygote, compiler or canary.
 //!
-//! In this crate, only this file uses the worker library. It dispatches on the first argument.
+//! In this crate, the worker library is used only in this file.
 
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let role = text().as_deref().and_then(Role::from_name);
     let supervisor = text().and_then(|pid| pid.parse().ok());
     let device = text().as_deref().and_then(Device::from_name);
-    // The role is only shown in process lists. A worker takes its work from the tasks that it is sent.
+    // The role is only shown in lists of processes. A worker's work is determined by the tasks that it is sent.
     let (Some(role), Some(supervisor), Some(device)) = (role, supervisor, device) else {
         eprintln!("error: a worker is started by the supervisor, not by hand");
         return ExitCode::from(2);
@@ -51,7 +51,7 @@ fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         Role::Verifier => c"opt-verifier",
         Role::Profiler => c"opt-profiler",
     };
-    // Otherwise, the name would be the number of the descriptor through which the program was started.
+    // Without this call, the name would be the number of the descriptor through which the program was started.
     let _ = rustix::thread::set_name(name);
     match opt_worker::serve::main(supervisor, device) {
         Ok(()) => ExitCode::SUCCESS,

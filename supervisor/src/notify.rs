@@ -24,8 +24,8 @@ pub fn alive() {
     send("WATCHDOG=1\n");
 }
 
-/// Returns the longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for
-/// this process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+/// Returns the longest interval between two calls of `alive` that the manager accepts. `None` if the manager has no
+/// watchdog for this process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
 pub fn watchdog_every() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     watchdog_interval(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))
@@ -49,7 +49,7 @@ fn send(state: &str) {
     };
     let sent = address.and_then(|address| {
         let socket = UnixDatagram::unbound()?;
-        // A manager that does not read must not block the run.
+        // A manager that does not read its socket must not block the run.
         socket.set_nonblocking(true)?;
         socket.send_to_addr(state.as_bytes(), &address)
     });

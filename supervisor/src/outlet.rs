@@ -1,5 +1,6 @@
-//! An output that may block (a stopped terminal, a pipe without a reader, a frozen disk). Each such output has its own
-//! thread and a bounded queue. Items that do not fit into the queue are dropped and counted, so adding one never waits.
+//! Writes to an output that may block (a stopped terminal, a pipe without a reader, a frozen disk). Each such output
+//! has its own thread and a bounded queue. Items that do not fit into the queue are dropped and counted, so adding an
+//! item never waits.
 //!
 //! This file decides when an item is dropped. The caller decides what is written, and how a loss is reported.
 
@@ -10,20 +11,21 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-/// Stack size of the threads, which only format and write.
+/// The stack size of the threads, in bytes. They only format and write.
 const STACK: usize = 256 * 1024;
 
 /// The limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
     pub items: usize,
-    /// The maximum total weight of the items that wait or are being written. The caller gives each item's weight.
+    /// The maximum total weight of the items that are waiting or being written. The caller gives the weight of each
+    /// item.
     pub weight: usize,
 }
 
 enum Message<T> {
     Item(T, usize),
-    /// Acknowledged once all earlier items have been written.
+    /// A request that is acknowledged once all earlier items have been written.
     Flush(Sender<()>),
 }
 
@@ -35,7 +37,8 @@ pub trait ItemWriter<T>: Send {
     fn lost(&mut self, items: u64);
 }
 
-/// A blocking output with a queue. After the `Outlet` is dropped, its thread writes all waiting items and ends.
+/// An output with a queue and a thread. When the `Outlet` is dropped, the thread writes all waiting items, and then
+/// ends.
 pub struct Outlet<T> {
     queue: Sender<Message<T>>,
     waiting: Arc<AtomicUsize>,
@@ -56,7 +59,7 @@ impl<T: Send + 'static> Outlet<T> {
         Ok(Self { queue, waiting, dropped, max_weight: limits.weight })
     }
 
-    /// Queues an item; returns false if it was dropped.
+    /// Queues an item. Returns false if the item was dropped.
     pub fn put(&self, item: T, weight: usize) -> bool {
         let fits = self.waiting.fetch_add(weight, Ordering::Relaxed) + weight <= self.max_weight;
         if fits && self.queue.try_send(Message::Item(item, weight)).is_ok() {
@@ -67,8 +70,8 @@ impl<T: Send + 'static> Outlet<T> {
         false
     }
 
-    /// Waits until everything queued so far has been written, and losses have been reported. Returns false if
-    /// that takes longer than `timeout`.
+    /// Waits until all items that are now queued have been written, and losses have been reported. Returns false if
+    /// this takes longer than `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let (done, written) = bounded(1);
@@ -92,7 +95,8 @@ fn write<T>(
             Message::Item(item, weight) => {
                 writer.write(item);
                 waiting.fetch_sub(weight, Ordering::Relaxed);
-                // Dropped items were newer than the items in the queue, so the loss is reported after them.
+                // The items that were dropped are newer than those in the queue, so the loss is reported after the
+                // queue is empty.
                 if messages.is_empty() {
                     report_losses(&mut writer);
                 }
@@ -113,7 +117,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// Writes one item for each message on `permits`, and everything once that channel is closed.
+    /// Writes one item for each message on `permits`. Once that channel is closed, writes without waiting.
     struct GatedWriter {
         permits: Receiver<()>,
         seen: Arc<Mutex<Vec<String>>>,

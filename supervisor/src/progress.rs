@@ -1,8 +1,8 @@
-//! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate or replay that has
-//! ended.
+//! Shows progress on a terminal: a line for each running attempt, and a permanent line for each candidate or replay
+//! that has ended.
 //!
-//! Shows nothing unless it is enabled. If the terminal blocks, lines are dropped. Only `clear` waits for the terminal,
-//! for a short time.
+//! Nothing is shown unless progress is enabled. If the terminal blocks, lines are dropped. Only `clear` waits for the
+//! terminal, and only for a short time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use opt_shared::units::Bytes;
 
 use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 
-/// Limits for changes that wait for a blocked terminal. Each weighs 1, so only their number counts.
+/// The limits on changes that are waiting for a blocked terminal. Each change weighs 1, so only their number counts.
 const QUEUE: QueueLimits = QueueLimits { items: 1024, weight: 1024 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Progress {
     screen: Option<Outlet<Change>>,
-    /// The attempts that must be on the screen. After changes were dropped, all of them are sent again.
+    /// The attempts that should be on the screen. If changes were dropped, all of these attempts are sent again.
     running: BTreeMap<LeaseId, ShownAttempt>,
-    /// Whether a change was dropped and the screen has not caught up.
+    /// Whether a change was dropped, and the screen has not been brought up to date since.
     missed: bool,
 }
 
-/// An attempt, as its line shows it.
+/// The facts about an attempt that its line shows.
 #[derive(Clone)]
 struct ShownAttempt {
     stage: &'static str,
     name: String,
-    /// Number of entries to process; 0 if the stage does not count them.
+    /// The number of entries to process, or 0 if the stage does not count them.
     total: u64,
     /// Whether to show bytes and their rate. They make sense only for a verification.
     shows_bytes: bool,
@@ -48,7 +48,7 @@ enum Change {
     Ended(LeaseId),
     /// A permanent line.
     Line(String),
-    /// All running attempts. The lines of other attempts are removed.
+    /// The attempts that are running. The lines of all other attempts are removed.
     Only(BTreeMap<LeaseId, ShownAttempt>),
 }
 
@@ -59,7 +59,7 @@ impl Progress {
         Self { screen, running: BTreeMap::new(), missed: false }
     }
 
-    /// Adds a line for an attempt. `total` is the number of entries to process; 0 if the stage does not count them.
+    /// Adds a line for an attempt. `total` is the number of entries to process, or 0 if the stage does not count them.
     pub fn started(
         &mut self,
         lease: LeaseId,

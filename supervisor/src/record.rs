@@ -1,10 +1,10 @@
-//! The record of a run: the fields of `summary.json` and `report --format json`.
+//! Defines the record of a run, which `summary.json` and `report --format json` contain.
 //!
-//! This module defines the fields; `docs/reference/results.md` documents each. The store loads a record, the report
-//! prints it, and the driver fills in scores and ranks.
+//! Each field is documented in `docs/reference/results.md`. The store loads a record, the report prints it, and the
+//! driver fills in scores and ranks.
 //!
 //! An unknown number is `null`, never 0. Times are RFC 3339 in UTC, and sizes are whole numbers of bytes. Floats that
-//! JSON cannot represent are written as [`opt_shared::nonfinite`] says.
+//! JSON cannot represent are written in the way that [`opt_shared::nonfinite`] describes.
 
 mod compose;
 mod host;
@@ -34,11 +34,11 @@ pub use memory::{MemoryRecord, MemoryTotals, PhaseRecord, Sampling};
 pub use ranking::Ranking;
 pub use time::{NotATime, UtcTime};
 
-/// The version of the document. Every change that could break readers increments it.
+/// The version of the document. It is increased by every change that could break readers.
 pub const SCHEMA: u32 = 1;
 
-/// The whole document. Its long lists are type parameters, so that the store can write them row by row without holding
-/// a whole list in memory.
+/// The whole document. The types of its long lists are type parameters, so that the store can write a list row by row
+/// without keeping all of it in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord<
     Jobs = Vec<JobRecord>,
@@ -52,7 +52,7 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
-    /// Empty for runs of older versions, which had no replays.
+    /// The replays. Empty for runs of older versions, which had no replays.
     #[serde(default)]
     pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
@@ -68,9 +68,9 @@ pub struct RunInfo {
     pub device: String,
     pub device_kind: DeviceKind,
     pub exit_code: Option<i32>,
-    /// The number of candidates that ended as INFRA_ERROR.
+    /// The number of candidates that ended with the status INFRA_ERROR, and therefore have no verdict.
     pub without_verdict: u32,
-    /// The command line of the first start.
+    /// The command line with which the run was started first.
     pub command: Option<String>,
 }
 
@@ -104,7 +104,7 @@ macro_rules! words {
 words! {
     RunStatus {
         Running = "RUNNING",
-        /// All jobs have ended, with any result.
+        /// All jobs have ended, whatever their results.
         Finished = "FINISHED",
         /// The run can be continued with `--resume`.
         Interrupted = "INTERRUPTED",
@@ -117,10 +117,12 @@ words! {
     JobStatus {
         /// The job has not ended.
         Pending = "PENDING",
-        /// The job has a candidate that counts as a success: usually, one other than the baseline passed and was timed.
+        /// The job has a candidate that counts as a success. Usually, this is one other than the baseline that passed
+        /// and was timed.
         Passed = "PASSED",
         NonePassed = "NONE_PASSED",
-        /// Candidates are still verified and timed. Those timed without the baseline have no speed-up.
+        /// The baseline failed. Candidates are still verified and timed, but those timed without the baseline have no
+        /// speed-up.
         BaselineFailed = "BASELINE_FAILED",
         CaptureError = "CAPTURE_ERROR",
         DoesNotFit = "DOES_NOT_FIT",
@@ -132,7 +134,7 @@ words! {
 pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
     pub name: String,
     pub status: JobStatus,
-    /// The reason for the status; `None` if the status explains itself.
+    /// The reason for the status. `None` if the status explains itself.
     pub detail: Option<String>,
     pub captures: CapturesRecord,
     pub baseline: Option<String>,
@@ -140,9 +142,9 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
     /// Whether the winner was timed again in fresh processes and still won.
     #[serde(default)]
     pub winner_confirmed: bool,
-    /// `None` while nothing is ranked.
+    /// The figure by which candidates are ranked. `None` while nothing is ranked.
     pub ranking: Option<Ranking>,
-    /// The reason why the ranking is unsettled, and what would settle it.
+    /// Why the ranking is unsettled, and what would settle it.
     pub unsettled_because: Option<String>,
     pub signature_digest: Option<String>,
     pub candidates: Candidates,
@@ -151,12 +153,12 @@ pub struct JobRecord<Candidates = Vec<CandidateRecord>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturesRecord {
     pub entries: Option<u64>,
-    /// The size of all files.
+    /// The total size of all files.
     pub bytes: Option<Bytes>,
-    /// The size with each repeated storage counted once.
+    /// The total size if each repeated storage is counted only once.
     pub unique_bytes: Option<Bytes>,
     pub digest: Option<String>,
-    /// The form in which the captures were read. `None` if it is unknown.
+    /// The form in which the captures were read. `None` if this is unknown.
     pub form: Option<CapturesForm>,
 }
 
@@ -183,7 +185,7 @@ impl CapturesForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateRecord {
     pub name: String,
-    /// `None` until the candidate has ended.
+    /// The status. `None` until the candidate has ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub rank: Option<u32>,
@@ -192,7 +194,7 @@ pub struct CandidateRecord {
     pub failed_stage: Option<Stage>,
     pub feedback: Option<String>,
     pub source: SourceRecord,
-    /// The trust that the verdict deserves. `None` for runs of older versions, which had no tiers.
+    /// How far the verdict can be trusted. `None` for runs of older versions, which had no tiers.
     #[serde(default)]
     pub tier: Option<Tier>,
     pub build: Option<BuildRecord>,
@@ -205,7 +207,7 @@ pub struct CandidateRecord {
     pub failures: Vec<EntryFailure>,
     pub verify: Option<VerifyRecord>,
     pub profile: Option<ProfileRecord>,
-    /// The reason why a candidate that passed cannot be timed, although the plan asks for it.
+    /// Why a candidate that passed cannot be timed, although the plan asks for it.
     #[serde(default)]
     pub not_timed_because: Option<String>,
     pub speedup: Option<Estimate>,
@@ -249,13 +251,14 @@ pub struct VerifyRecord {
     pub reads: ReadReport,
     #[serde(default)]
     pub output: opt_shared::outcome::OutputForm,
-    /// The longest time from the request for a process until the candidate was loaded in it.
+    /// The longest time that it took from the request for a process until the candidate was loaded in this process.
     #[serde(default, with = "nonfinite")]
     pub start_ms: f64,
-    /// Memory at named points of the sessions on a device. Empty if the candidate was verified on the CPU.
+    /// The memory that was measured on a device at named points of the sessions. Empty if the candidate was verified on
+    /// the CPU.
     #[serde(default)]
     pub device: Vec<opt_shared::outcome::DevicePoint>,
-    /// The counts of each kernel on the emulated device, as a hint. Empty on other devices.
+    /// The counts of each kernel on the emulated device, which serve as a hint. Empty on other devices.
     #[serde(default)]
     pub emulated_kernels: Vec<opt_shared::outcome::EmulatedKernel>,
 }
@@ -269,22 +272,22 @@ pub struct ProfileRecord {
     pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
-    /// Activities that disturbed the timing. Nothing else should run while a candidate is timed.
+    /// Activities that disturbed the timing, because nothing else should run while a candidate is timed.
     pub breaches: Vec<String>,
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
     pub ms: f64,
-    /// The page cache before and after each batch.
+    /// The state of the page cache before and after each batch.
     #[serde(default)]
     pub reads: ReadReport,
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Times over all timed entries. Most are means that are weighted by the entries' weights. The driver computes them.
+/// Times over all timed entries. Most are means, in which each entry has its weight. They are computed by the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
-    /// The estimated time for one call of every entry in the capture set, without those that the candidate does not
-    /// support or that cannot be timed.
+    /// The estimated time for calling every entry in the capture set once. Entries that the candidate does not support
+    /// or that cannot be timed are left out.
     #[serde(with = "nonfinite::option")]
     pub total_time_ms: Option<f64>,
     #[serde(with = "nonfinite::option")]
@@ -306,31 +309,31 @@ pub struct CandidateTimes {
     #[serde(with = "nonfinite::option")]
     pub ci_high: Option<f64>,
     pub samples: Option<u64>,
-    /// Half the width of the speed-up's interval, as a share of the speed-up. Without a speed-up, the largest noise of
-    /// an entry that counts (see `varied_entries`).
+    /// Half the width of the speed-up's interval, as a share of the speed-up. If there is no speed-up, this is the
+    /// largest noise of an entry that counts (see `varied_entries`).
     #[serde(with = "nonfinite::option")]
     pub noise: Option<f64>,
-    /// Whether the timing of every entry that counts converged.
+    /// Whether the timing converged for every entry that counts.
     pub converged: Option<bool>,
-    /// The state for the first entry.
+    /// The cache state that was reached for the first entry.
     pub cache_state: Option<CacheStateReached>,
     /// The largest footprint of an entry.
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
-    /// The numbers of timed entries whose inputs varied, and of those whose inputs did not. If any inputs varied, the
-    /// entries of the second kind count only where the candidate is clearly slower than its baseline.
+    /// The number of timed entries whose inputs varied, and the number of those whose inputs did not. If any inputs
+    /// varied, entries of the second kind count only where the candidate is clearly slower than its baseline.
     pub varied_entries: Option<u64>,
     pub unvaried_entries: Option<u64>,
-    /// The number of the candidate's timed runners, for the entry with the fewest.
+    /// The number of runners in which the candidate was timed, for the entry with the fewest runners.
     pub runners: Option<u32>,
-    /// The largest `wait_share` of an entry.
+    /// The largest `wait_share` of any entry.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
 }
 
 impl CandidateTimes {
-    /// Whether entries were timed, and none of them counts as varying.
+    /// Returns whether entries were timed, but none of them counts as varying.
     pub fn had_same_inputs(&self) -> bool {
         self.varied_entries == Some(0) && self.unvaried_entries.is_some_and(|count| 0 < count)
     }
@@ -339,7 +342,8 @@ impl CandidateTimes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryTimingRecord {
     pub entry: String,
-    /// The number of entries that this one stands for: those of its signature class or, if every entry is timed, 1.
+    /// The number of entries for which this one stands. It is the number in its signature class or, if every entry is
+    /// timed, 1.
     pub weight: u64,
     #[serde(flatten)]
     pub times: TimeSummary,
@@ -352,7 +356,7 @@ pub struct EntryTimingRecord {
     #[serde(with = "nonfinite")]
     pub bytes_per_second: f64,
     pub speedup: Option<Estimate>,
-    /// The baseline's times in the blocks paired with this candidate's.
+    /// The baseline's times, in the blocks that are paired with those of this candidate.
     pub baseline: Option<TimeSummary>,
     pub calls_per_block: u32,
     pub discarded_blocks: u32,
@@ -361,10 +365,10 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
-    /// The number of runners of each side whose times were used.
+    /// The number of runners on each side of the comparison whose times were used.
     pub runners: u32,
-    /// The share of the timed blocks that the candidate or its baseline spent waiting for a CPU. The figure is that of
-    /// the side that waited more.
+    /// The share of the timed blocks that was spent waiting for a CPU. The figure is that of the candidate or its
+    /// baseline, whichever waited more.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
     #[serde(default)]
@@ -381,7 +385,7 @@ pub struct EntryTimingRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcesRecord {
     pub runner_peak_owed_bytes: Option<Bytes>,
-    /// The most memory that the lease of one attempt reserved.
+    /// The largest amount of memory that the lease of a single attempt reserved.
     pub predicted_bytes: Option<Bytes>,
 }
 
@@ -390,7 +394,7 @@ pub struct AttemptRecord {
     pub stage: Stage,
     pub number: u32,
     pub worker: Option<WorkerId>,
-    /// `None` while the attempt runs.
+    /// The status. `None` while the attempt runs.
     pub status: Option<Status>,
     pub started: UtcTime,
     #[serde(with = "nonfinite::option")]
@@ -410,7 +414,7 @@ pub struct WorkerRecord {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed_bytes: Option<Bytes>,
-    /// The peak of device memory of the worker and its runners. `None` if they used none.
+    /// The peak of the device memory of the worker and its runners together. `None` if they used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
 }
@@ -419,7 +423,7 @@ pub struct WorkerRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub name: String,
-    /// `None` until the replay has ended.
+    /// The status. `None` until the replay has ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub detail: Option<String>,

@@ -1,6 +1,7 @@
-//! Delivers SIGINT, SIGTERM and SIGHUP through a readable descriptor. Exceeding the file size limit counts as SIGTERM.
+//! Delivers SIGINT, SIGTERM and SIGHUP through a readable descriptor. If the file size limit is exceeded, this counts
+//! as SIGTERM.
 //!
-//! These three signals are blocked before the first thread starts (SIGHUP only if it is not ignored), so they never
+//! The three signals are blocked before the first thread starts (SIGHUP only if it is not ignored), so that they never
 //! interrupt a thread. Workers inherit the blocked signals and unblock them.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +10,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Stack size of the thread that only waits for the last signal.
+/// The stack size, in bytes, of the thread that only waits for the last signal.
 const STACK: usize = 64 * 1024;
 
 pub struct Signals {
@@ -20,11 +21,12 @@ pub struct Signals {
 #[error("setting up the handler for Ctrl-C")]
 pub struct SignalError(#[from] nix::Error);
 
-/// Turns SIGXFSZ into SIGTERM. SIGXFSZ is sent to the thread that wrote, and by default ends the process. Instead, the
-/// run ends as if it had been interrupted, because its rows can no longer be written.
+/// Turns SIGXFSZ into SIGTERM. Linux sends SIGXFSZ to a thread whose write exceeds the file size limit. By default,
+/// this ends the process. Instead, the run ends as if it had been interrupted, because its rows can no longer be
+/// written.
 fn end_at_the_file_limit() -> nix::Result<()> {
     extern "C" fn interrupt(_: std::ffi::c_int) {
-        // SAFETY: getpid and kill are async-signal-safe, and the signal is one that we block and read.
+        // SAFETY: getpid and kill are async-signal-safe, and SIGTERM is a signal that this program blocks and reads.
         unsafe { nix::libc::kill(nix::libc::getpid(), nix::libc::SIGTERM) };
     }
     let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
@@ -43,16 +45,16 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Restores the default action of SIGCHLD, which this program may have inherited as ignored. While it is ignored, Linux
-/// discards how children end. Processes that are started later inherit the default action.
+/// Restores the default action of SIGCHLD, because this program may have inherited that the signal is ignored. Linux
+/// would then discard the information how children end. Processes that are started later inherit the default action.
 pub fn notice_children() {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is installed. This cannot fail for a signal that exists.
     let _ = unsafe { sigaction(Signal::SIGCHLD, &action) };
 }
 
-/// Lets Ctrl-C end a child, while this process lives on to clean up after it. Unlike an ignored signal, a handler is
-/// not inherited by the child's program.
+/// Lets Ctrl-C end a child, while this process continues in order to clean up. A handler is used instead of ignoring
+/// the signal, because the child's program would inherit an ignored signal.
 pub fn leave_interrupts_to_child() {
     extern "C" fn nothing(_: std::ffi::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
@@ -86,8 +88,8 @@ impl Signals {
         count
     }
 
-    /// Makes the next signal end the process with this exit code. It is called when the run is over but something may
-    /// still delay the end of the process. If no thread can be started, signals have no effect.
+    /// Makes the next signal end the process with this exit code. This is called when the run is over but something may
+    /// still delay the end of the process. If the thread for this cannot be started, signals have no effect.
     pub fn end_with(self, code: u8) {
         let _ = std::thread::Builder::new().name("signals".to_owned()).stack_size(STACK).spawn(move || {
             let mut ready = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];

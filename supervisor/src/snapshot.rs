@@ -1,10 +1,10 @@
-//! Compares texts and screens with reviewed copies in files. If a text has changed, the test fails and writes the new
-//! text beside the copy.
+//! Compares texts and screens with reviewed copies in files, for tests. If a text has changed, the test fails and
+//! writes the new text beside the copy.
 
 use std::path::Path;
 
-/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`. If the new text is
-/// right, move it over the old file.
+/// Compares each text with `FOLDER/NAME.txt`. If a text differs, it is written to `NAME.txt.new`, and if the new text
+/// is right, it should be moved over the old file.
 pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {
@@ -18,7 +18,7 @@ pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     assert!(wrong.is_empty(), "texts have changed\n{wrong}");
 }
 
-/// The folder of the snapshots of messages, with one file per kind of message.
+/// Returns the folder of the snapshots of messages, with one file for each kind of message.
 pub(crate) fn messages_folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/messages")
 }

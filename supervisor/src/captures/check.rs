@@ -14,8 +14,8 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// The number of findings that are kept; further ones are only counted. A completely damaged store would have a finding
-/// for each file.
+/// The number of findings that are kept. Further findings are only counted, because a completely damaged store would
+/// have a finding for each file.
 const MAX_FINDINGS: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Checked {
     pub entries: u64,
     pub blobs: u64,
     pub blob_bytes: Bytes,
-    /// One line per problem, for the first thousand problems.
+    /// One line for each problem. Only the first thousand problems are listed.
     pub findings: Vec<String>,
     pub more_findings: u64,
 }
@@ -38,7 +38,7 @@ impl Checked {
     }
 }
 
-/// Checks a whole store. `begin` is called with the total size of the blobs before they are read.
+/// Checks a whole store. `begin` is called with the total size of all blobs before the blobs are read.
 pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<Checked, CapturesError> {
     if form_of(store) == FolderForm::Files && !store.join(INDEX).exists() {
         return Err(CapturesError::Refused(format!("{} is not a capture store", store.display())));
@@ -82,7 +82,7 @@ fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesEr
 /// A blob that an entry needs, with its expected size.
 struct Wanted {
     bytes: u64,
-    /// The first entry that needs it.
+    /// The first entry that needs the blob.
     by: String,
 }
 
@@ -90,7 +90,7 @@ struct Wanted {
 #[derive(Default)]
 struct Needed {
     blobs: BTreeMap<BlobId, Wanted>,
-    /// Whether the index and all manifests were read. Only then is it certain that no entry needs any other blob.
+    /// Whether the index and all manifests could be read. Only then is it certain that no entry needs any other blob.
     is_complete: bool,
 }
 
@@ -193,7 +193,8 @@ fn check_blobs(
     Ok(())
 }
 
-/// Returns what is wrong with a blob, or `None` if it is intact. An equal digest implies an equal size.
+/// Returns a description of what is wrong with a blob, or `None` if it is intact. If the digest is equal, so is the
+/// size.
 fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     let path = store.join(blob_path(id));
     let hash = || -> Result<BlobId, CapturesError> {
@@ -213,7 +214,8 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     }
 }
 
-/// Returns the paths, relative to `folder`, of everything in it except folders. The flag is true for regular files.
+/// Returns the paths of everything below `folder` except folders, relative to `folder`. The flag is true for regular
+/// files.
 fn files_below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {

@@ -1,7 +1,8 @@
 //! Decides which thread writes a storage that several entries seem to share. The first thread that reaches the storage
-//! writes it. The others hash their copies, and then wait for that thread.
+//! writes it. The other threads only hash their copies, and then wait for the first one.
 //!
-//! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
+//! Two storages of equal size and CRC are presumed to be equal until they have been read. After that, their digests
+//! decide.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use super::CapturesError;
 
-/// The facts about a storage that are known before it is read.
+/// The size and the CRC of a storage, which are known before the storage is read.
 pub(super) type SizeAndCrc = (u64, u32);
 
 /// The interval at which a waiting thread checks whether the work was stopped.
@@ -31,7 +32,7 @@ pub(super) struct Claim<'c> {
 }
 
 impl Claims {
-    /// `None` if another thread is writing or has written the storage.
+    /// Returns the right to write a storage. `None` if another thread is writing it or has written it.
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.contains_key(&size_and_crc) {
@@ -41,7 +42,7 @@ impl Claims {
         Some(Claim { claims: self, size_and_crc })
     }
 
-    /// Waits until the claim is dropped, whether or not its writer succeeded.
+    /// Waits until the claim is dropped, whether its writer has succeeded or not.
     pub(super) fn wait(&self, size_and_crc: SizeAndCrc, stop: &AtomicBool) -> Result<(), CapturesError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         while known.get(&size_and_crc) == Some(&false) {

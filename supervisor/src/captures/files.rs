@@ -1,5 +1,5 @@
-//! Writes and reads files for packing, unpacking and checking. A file is written as a draft, flushed and renamed. Files
-//! are read in chunks. Pages that the reads bring into the page cache are dropped again.
+//! Writes and reads the files of capture sets and stores. A file is written as a draft, flushed and renamed. Files are
+//! read in chunks, and the pages that the reads bring into the page cache are dropped again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use super::{CHUNK, CapturesError, Tick, failed};
 
 /// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// The number of read bytes after which their pages are dropped from the page cache.
+/// The number of bytes after which the pages that have been read are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// A file that is read from start to end, except where `seek` goes back to a part that must be read again.
@@ -26,7 +26,8 @@ pub(super) struct Stream {
     file: Arc<File>,
     guard: CacheGuard,
     position: u64,
-    /// The position at the last drop, or the position to which `seek` has gone back since then.
+    /// The position up to which pages have been dropped. If `seek` has gone back since then, the position that it went
+    /// to.
     dropped: u64,
 }
 
@@ -50,7 +51,7 @@ impl Stream {
         self.dropped = self.dropped.min(position);
     }
 
-    /// Fills the buffer. Fails if too few bytes are left in the file.
+    /// Fills the buffer. Fails if the file has too few bytes left.
     pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<(), CapturesError> {
         self.file.read_exact_at(buffer, self.position).map_err(failed("reading", &self.path))?;
         self.position += buffer.len() as u64;
@@ -91,8 +92,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Creates the file. Anything under this name, usually left by an interrupted command, is removed and not
-    /// overwritten, because it could be a link to another user's file.
+    /// Creates the file. If anything with this name exists, usually because a command was interrupted, it is removed
+    /// and not overwritten, because it could be a link to another user's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -118,14 +119,14 @@ impl Draft {
 
     fn flush(&mut self) -> Result<(), CapturesError> {
         self.file.sync_all().map_err(failed("flushing", &self.path))?;
-        // If Linux ignores the advice, the bytes only take space in the page cache.
+        // If Linux ignores the advice, the only effect is that the bytes stay in the page cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         self.unflushed = 0;
         Ok(())
     }
 
-    /// Renames the draft to `target`, and replaces an old file there. After a power failure, the file is complete, or
-    /// as it was before (absent or old).
+    /// Renames the draft to `target`, and replaces an old file there. After a power failure, `target` either is the
+    /// complete new file or is as it was before (absent or old).
     pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| fs::rename(draft, target))
     }
@@ -162,7 +163,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.placed {
-            // If this fails, the next command removes the file.
+            // If the file cannot be removed here, the next command removes it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -179,7 +180,7 @@ pub(crate) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let mut resolved = fs::canonicalize(existing).map_err(failed("resolving", existing))?;
     for part in absolute.strip_prefix(existing).unwrap_or(Path::new("")).components() {
         match part {
-            // A missing part cannot be a link, but a `..` after it can lead back to one.
+            // A missing part cannot be a link, but a `..` after it can lead back to an existing one.
             Component::ParentDir => drop(resolved.pop()),
             part => {
                 resolved.push(part);
@@ -209,8 +210,8 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
-/// Reads the bytes of a manifest. It reads at most one byte more than a manifest may have, so that parsing refuses a
-/// longer file.
+/// Reads the bytes of a manifest. If the file is longer than a manifest may be, one byte more than the limit is read,
+/// so that parsing refuses it.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();
@@ -220,7 +221,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     Ok(bytes)
 }
 
-/// Locks an open folder for this process, so that no other one packs into it.
+/// Locks an open folder for this process, so that no other process packs into it.
 pub(super) fn lock_exclusively(folder: &File, path: &Path) -> Result<(), CapturesError> {
     match flock(folder, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),

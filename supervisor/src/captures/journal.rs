@@ -1,8 +1,8 @@
-//! The journal of an unfinished `pack` or `add`, in `partial/journal`: one JSON line about the store, then one for each
-//! finished entry.
+//! Reads and writes the journal of an unfinished `pack` or `add`, in `partial/journal`. It has one JSON line about the
+//! store, and then one for each finished entry.
 //!
-//! A line is written only after everything that it refers to is on disk. An incomplete line, left by a crash, is
-//! removed.
+//! A line is written only after everything that it refers to is on disk. If a crash leaves an incomplete line, the line
+//! is removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,11 +32,11 @@ pub(super) struct Journal {
     file: File,
 }
 
-/// The journal of an earlier, interrupted command.
+/// The contents of a journal that an earlier, interrupted command has left.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,
-    /// The offset of the first incomplete or unreadable line, or the length of the journal.
+    /// The offset of the first incomplete or unreadable line. If there is none, the length of the journal.
     complete: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn read_earlier(partial: &Path) -> Result<Option<Earlier>, CapturesEr
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // The journal may be larger than an index, because a line has a stamp in addition to its entry.
+    // The journal may be larger than an index, because each line contains a stamp in addition to the entry.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {
@@ -75,7 +75,7 @@ impl Journal {
         Self::begin_with(partial, provenance, std::iter::empty())
     }
 
-    /// Starts a journal in which these entries are already finished.
+    /// Starts a journal that lists these entries as finished.
     pub(super) fn begin_with(
         partial: &Path,
         provenance: &Provenance,
@@ -95,7 +95,7 @@ impl Journal {
         Self::open(path)
     }
 
-    /// Removes the first incomplete or unreadable line, and all that follows it.
+    /// Removes the first incomplete or unreadable line, and everything after it.
     pub(super) fn resume(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
         let journal = Self::open(partial.join(NAME))?;
         journal.file.set_len(earlier.complete).map_err(failed("truncating", &journal.path))?;
@@ -121,7 +121,7 @@ impl Journal {
     }
 }
 
-/// Removes the drafts that an interrupted command left: everything except the journal.
+/// Removes everything except the journal, because it consists of drafts that an interrupted command has left.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
     for entry in fs::read_dir(partial).map_err(failed("listing", partial))?.flatten() {
         if entry.file_name() != NAME {

@@ -1,4 +1,4 @@
-//! Decides which bytes of a `.pt` file become blobs.
+//! Decides which bytes of a `.pt` file are stored as blobs, and which stay in the manifest.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 use super::CapturesError;
 
 pub(super) struct Layout {
-    /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
+    /// The ranges that become blobs, in file order. The bytes between them become literals in the manifest.
     pub(super) blobs: Vec<RecordRange>,
-    /// The reason why the whole file is a single blob; `None` if it is not.
+    /// Why the whole file is a single blob. `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
 
@@ -35,7 +35,7 @@ fn whole(bytes: u64, why: String) -> Layout {
 
 fn of_records(records: &[RecordRange], file_bytes: u64) -> Layout {
     let mut blobs = records.to_vec();
-    // If there are too many records, the smallest stay in the manifest.
+    // If there are too many records, the smallest ones stay in the manifest.
     blobs.sort_by_key(|record| (std::cmp::Reverse(record.bytes), record.offset));
     blobs.truncate(MAX_BLOBS);
     blobs.sort_unstable();

@@ -1,7 +1,7 @@
 //! Packs capture sets into stores that contain every tensor once, and unpacks and checks stores.
 //!
-//! Files are read and written in chunks, on at most `MAX_THREADS` threads. Pages that reads and writes bring into the
-//! page cache are dropped again. A command can be killed at any moment without damage to the store.
+//! Files are read and written in chunks, on at most `MAX_THREADS` threads. The pages that this brings into the page
+//! cache are dropped again. A command can be killed at any moment without damage to the store.
 
 pub mod check;
 mod claims;
@@ -24,7 +24,7 @@ use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};
 use opt_shared::units::Bytes;
 
-/// The maximum number of threads. More would hardly be faster, because the disk limits the speed.
+/// The maximum number of threads. More threads would hardly be faster, because the disk limits the speed.
 const MAX_THREADS: usize = 4;
 const CHUNK: usize = 1 << 20;
 
@@ -58,7 +58,7 @@ impl CapturesError {
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
-            // The file could not be read, so nothing is known about it.
+            // The error only says that the file could not be read. Whether the capture is good is therefore unknown.
             Self::Capture(error) if error.kind == opt_shared::capture::ErrorKind::Io => {
                 crate::exit::Exit::Host
             }
@@ -74,7 +74,7 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// Returns the path that the error is about. `None` for refusals, missing space and stopped threads.
+    /// Returns the path that the error is about. `None` if the error is a refusal, a lack of space or a stopped thread.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -92,15 +92,15 @@ impl CapturesError {
     }
 }
 
-/// For `map_err`: adds the operation and its path.
+/// Returns a function for `map_err`, which adds the operation and its path to an error.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }
 
-/// Reports progress. The argument is the number of bytes processed since the last call.
+/// A function that reports progress. Its argument is the number of bytes processed since the previous call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
-/// Returns the maximum number of files processed in parallel.
+/// Returns the maximum number of files that are processed in parallel.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }

@@ -34,7 +34,7 @@ pub use self::add::{Added, add};
 
 /// The mode of blobs: read-only, because they never change.
 const BLOB_MODE: u32 = 0o444;
-/// An estimate of what a file takes on disk in addition to its content.
+/// The estimated disk space that a file takes in addition to its content.
 const OVERHEAD_PER_FILE: u64 = 4096;
 
 #[derive(Clone, Debug, Default)]
@@ -45,14 +45,14 @@ pub struct Packed {
     pub bytes: Bytes,
     pub blobs: u64,
     pub blob_bytes: Bytes,
-    /// The entries that this call kept as a single blob, with reasons.
+    /// The entries that this call stored as a single blob, with reasons.
     pub kept_whole: Vec<String>,
     /// The files and folders that were not packed, with reasons.
     pub left_out: Vec<String>,
 }
 
-/// Packs `folder` into `store`, or continues an unfinished store. `origin` goes into the index of a new store; an
-/// unfinished one keeps its own. `begin` is called with the number of bytes to process.
+/// Packs `folder` into `store`, or continues an unfinished store. `origin` is written to the index of a new store. An
+/// unfinished store keeps its own. `begin` is called with the number of bytes to process.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -72,7 +72,7 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // Another process has created a link meanwhile. `remove_dir` fails if the folder is not empty.
+        // Another process has created a link in the meantime. `remove_dir` fails if the folder is not empty.
         let _ = fs::remove_dir(&store);
         return Err(store_is_inside());
     }
@@ -92,7 +92,7 @@ pub fn pack(
         let Err(error) = packing.pack_entry(source, stop, tick) else { return Ok(()) };
         let mut not_packed = not_packed.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
-            // The other entries are finished first. A later run can pack this entry once its file no longer changes.
+            // The other entries are still packed. A later run can pack this one once its file no longer changes.
             CapturesError::Changed { .. } => drop(not_packed.changed.get_or_insert(error)),
             error if error.path() == Some(&source.path) => {
                 not_packed.left_out.push(format!("{}: {}", source.path.display(), chain(&error)));
@@ -116,11 +116,11 @@ pub fn pack(
 
 struct NotPacked {
     left_out: Vec<String>,
-    /// The error for the first file that changed while it was read.
+    /// The error about the first file that changed while it was being read.
     changed: Option<CapturesError>,
 }
 
-/// The provenance of a new store, without its source.
+/// The provenance of a new store, except for the store's source.
 pub struct Origin {
     pub tool: String,
     pub packed_by: String,
@@ -135,9 +135,9 @@ struct Packing {
     done: BTreeMap<String, Line>,
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
-    /// The sizes of blobs that an earlier command left. A storage of such a size is hashed before it is written.
+    /// The sizes of blobs that an earlier command has left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
-    /// The number in the next draft's name.
+    /// The number in the name of the next draft.
     drafts: AtomicU64,
 }
 
@@ -213,8 +213,8 @@ impl Packing {
         Ok(())
     }
 
-    /// Fails if the disk has too little space. The estimate may be too low: storages of equal size and CRC count once,
-    /// and for each blob of the store, one storage of the same size is assumed to be that blob.
+    /// Fails if the disk has too little space. The estimate may be too low: storages of equal size and CRC are counted
+    /// once, and for each blob in the store, one storage of the same size is assumed to be this blob.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -223,7 +223,7 @@ impl Packing {
             *present.entry(bytes).or_default() += 1;
         }
         for source in todo {
-            // If the file cannot be read, that is reported when it is packed.
+            // If the file cannot be read, this is reported when the file is packed.
             let Ok(Layout { blobs, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
                 continue;
             };
@@ -276,7 +276,7 @@ impl Packing {
             segments,
         };
         let encoded = manifest.encode(&literals);
-        // A cheap check that this program can read the manifest that it is about to write.
+        // This is a cheap check that the program can read the manifest that it is about to write.
         Manifest::parse(&encoded)
             .map_err(|error| CapturesError::Manifest { path: source.path.clone(), source: error })?;
         let target = self.store.join(ENTRIES).join(&source.name);
@@ -348,7 +348,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // The storage was only hashed so far: it has no CRC, the size of an older blob, or another's size and CRC.
+        // The storage was only hashed: it has no CRC, an older blob's size, or another storage's size and CRC.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);
@@ -389,7 +389,7 @@ impl Packing {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         let used = used_blobs(&self.store, &entries)?;
         if self.resumed {
-            // Unused blobs belong to files that were changed, replaced, removed or left out since they were packed.
+            // An unused blob belongs to a file that was changed, replaced, removed or left out since it was packed.
             for (id, bytes) in blobs_of(&self.store)? {
                 if !used.contains(&(id, bytes)) {
                     let path = self.store.join(blob_path(id));
@@ -438,7 +438,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures, if there was one.
+/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures if there was one.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {
@@ -483,7 +483,7 @@ fn read_literal(
     })
 }
 
-/// The blobs of a store, with their sizes. Files whose names are not blob ids are ignored.
+/// Returns the blobs of a store with their sizes. Files whose names are not blob ids are ignored.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

@@ -12,24 +12,24 @@ use super::{CapturesError, failed};
 
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// The path below the folder, with `/` as separator.
+    /// The path relative to the folder, with `/` as separator.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) stamp: Stamp,
 }
 
-/// The size and the modification time of a file. If one of them differs, the file has changed.
+/// The size and the modification time of a file. If either differs, the file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,
-    /// In seconds since 1970.
+    /// The modification time, in seconds since 1970.
     modified: i64,
-    /// The nanoseconds within that second.
+    /// The nanoseconds of the modification time within that second.
     modified_ns: i64,
 }
 
 impl Stamp {
-    /// Returns the stamp of an entry whose file's modification time is not known.
+    /// Returns the stamp of an entry if the modification time of its file is not known.
     pub(super) fn unknown(bytes: Bytes) -> Self {
         Self { bytes: bytes.get(), modified: 0, modified_ns: 0 }
     }
@@ -41,7 +41,7 @@ impl Stamp {
 
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Sorted by name.
+    /// The captures that were found, sorted by name.
     pub(super) sources: Vec<Source>,
     /// The files and folders that cannot be packed, with reasons.
     pub(super) left_out: Vec<String>,

@@ -1,7 +1,7 @@
-//! `captures unpack`: restores the `.pt` files, byte for byte.
+//! `captures unpack`: restores the `.pt` files of a store, byte for byte.
 //!
-//! A file gets its final name only if its digest equals the digest of the packed file. An existing file with
-//! the same content is kept; any other existing file is an error.
+//! A file gets its final name only if its digest equals the digest of the file that was packed. If a file of that name
+//! already exists, it is kept if it has the same content, and is an error otherwise.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use opt_shared::units::Bytes;
 use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// The longest file name, in bytes, that most of Linux's file systems allow.
+/// The longest file name, in bytes, that most file systems of Linux allow.
 const MAX_FILE_NAME: usize = 255;
 
 #[derive(Clone, Debug, Default)]
@@ -30,8 +30,8 @@ pub struct Unpacked {
     pub failed: Vec<String>,
 }
 
-/// Restores the entries in `only`, such as `op/entry_000003.pt`, with or without the suffix. If `only` is empty,
-/// restores all entries.
+/// Restores the entries in `only`, which are written like `op/entry_000003.pt`, with or without the suffix. If `only`
+/// is empty, all entries are restored.
 pub fn unpack(
     store: &Path,
     folder: &Path,
@@ -86,7 +86,7 @@ pub fn unpack(
     })
 }
 
-/// Refuses symbolic links on the way to a target, because they could lead out of the folder.
+/// Refuses symbolic links on the path to a target, because they could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
     for parent in target.ancestors().skip(1).take_while(|parent| *parent != folder) {
         if parent.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
@@ -147,8 +147,8 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-/// Returns the path of a target's draft. It is always the same, so that a draft that an interrupted `unpack` left is
-/// found.
+/// Returns the path of the draft for a target. It is always the same, so that a draft that an interrupted `unpack` has
+/// left is found again.
 fn draft_path(target: &Path) -> PathBuf {
     const SUFFIX: &str = ".part";
     let name = target.file_name().unwrap_or_default();

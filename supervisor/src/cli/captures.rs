@@ -1,5 +1,5 @@
-//! `opt-supervisor captures`: packs a capture set into a store that contains each repeated tensor once. It also unpacks
-//! and checks stores.
+//! `opt-supervisor captures`: packs a capture set into a store that contains each repeated tensor only once, and
+//! unpacks and checks such stores.
 
 use std::path::{Path, PathBuf};
 
@@ -145,7 +145,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
     }
 }
 
-/// Pairs each file with the name of its entry.
+/// Returns each file with the name that its entry gets.
 fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     match (files, name) {
         ([file], Some(name)) => Ok(vec![Added { path: file.clone(), name: name.to_owned() }]),
@@ -188,7 +188,7 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     Ok(exit_of(&packed.left_out))
 }
 
-/// Returns `Good` if `failed` is empty.
+/// Returns the exit code: `Good` if nothing failed, and `NonePassed` otherwise.
 fn exit_of(failed: &[String]) -> Exit {
     if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }

@@ -1,4 +1,4 @@
-//! `opt-supervisor check`: reports what can be known about a plan before its candidates run.
+//! `opt-supervisor check`: reports everything about a plan that can be known before its candidates run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -206,12 +206,12 @@ fn code(lint: &Lint) -> String {
     serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
 
-/// The findings from reading a job's files.
+/// The findings from reading the captures of a job.
 #[derive(Default)]
 struct JobFindings {
     lints: Vec<Lint>,
-    /// The tensor arguments by path. The list has one item for each entry with this argument: the reason why the
-    /// argument keeps its values in timed calls, or `None` if it varies.
+    /// The tensor arguments of the job, by path. The list has one item for each entry that has the argument. It is the
+    /// reason why the argument keeps its values in timed calls, or `None` if the argument varies.
     inputs: BTreeMap<String, Vec<Option<&'static str>>>,
 }
 
@@ -270,7 +270,8 @@ fn examine(job: &JobPlan, facts: &JobFacts, device: Device) -> Result<JobFinding
     Ok(findings)
 }
 
-/// Adds the warnings about one capture, and whether each of its inputs varies in timed calls. `path` is its file.
+/// Adds the warnings about one capture, and records which of its inputs vary in timed calls. `path` is the capture's
+/// file.
 fn examine_entry(
     job: &JobPlan,
     facts: &JobFacts,
@@ -326,9 +327,10 @@ fn examine_entry(
     }));
 }
 
-/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is roughly that of the
-/// profile `kernelforge`, if the plan chooses that profile. Otherwise, it is roughly that of `standard` for outputs of
-/// about 1. Outputs must be well above the tolerance, because otherwise zeros would pass.
+/// Returns the absolute tolerance that the plan gives for a dtype. If the plan gives none, the value depends on the
+/// profile. For the profile `kernelforge`, it is roughly the tolerance of that profile. Otherwise, it is roughly the
+/// tolerance of `standard` for outputs of about 1. Outputs must be well above the tolerance, because otherwise zeros
+/// would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;
@@ -341,7 +343,7 @@ fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     }
 }
 
-/// Prints the argument table and a C skeleton for every job, or why a job has no signature.
+/// Prints the argument table and a C skeleton for every job. If a job has no signature, prints the reason.
 fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
     let mut text = String::new();
     let mut documents = Vec::new();

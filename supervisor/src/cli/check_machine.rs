@@ -1,5 +1,5 @@
-//! Prints the part of `check` about this machine: whether it has the device, compilers and interpreters that the plan
-//! needs, and the launches of the first entry.
+//! Prints the part of `check` that depends on this machine: whether it has the device, compilers and interpreters that
+//! the plan needs, and how the launches of the first entry are resolved.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,16 @@ use crate::plan::Plan;
 pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Described>,
     device: Device,
-    /// The card if the run's device is a card, or the reason why it cannot be used.
+    /// The run's card, if its device is a card. The error says why the card cannot be used.
     card: Result<Option<Card>, String>,
     /// The compilers of device code, or the reasons why there are none.
     compilers: Vec<DeviceCompiler>,
     /// The compilers of C and C++.
     host_compilers: Vec<HostCompiler>,
-    /// The launches of each job with its first entry.
+    /// For each job, its launches, resolved for its first entry.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
-    /// A job that asks for real-time priority, which this process may not give.
+    /// The name of a job that asks for real-time priority, if this process may not give it.
     without_priority: Option<String>,
     /// A resource limit of this process that is too low for a run.
     too_low: Option<LimitTooLow>,
@@ -46,13 +46,14 @@ impl CheckedMachine {
             host_compilers: compilers::needed(plan.candidates()),
             launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
             not_timed: plan.not_timed_because(),
-            // If the capabilities of this process cannot be read, `run` reports why.
+            // If the capabilities of this process cannot be read, `run` reports the reason.
             without_priority: priority::first_refused_job(plan).unwrap_or_default().map(str::to_owned),
             too_low: own_limits::raise().err(),
         }
     }
 
-    /// Returns whether any launch has an error that does not depend on the entry. That is a mistake of the plan.
+    /// Returns whether any launch has an error that does not depend on the entry. Such an error is a mistake in the
+    /// plan.
     pub(super) fn has_mistakes(&self) -> bool {
         let mut wrong = self.launches.iter().flatten().filter_map(|first| first.resolved.as_ref().err());
         wrong.any(|error| error.problem.is_of_plan())

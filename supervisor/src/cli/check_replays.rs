@@ -1,4 +1,4 @@
-//! Prints the part of `check` about replays: their smallest budgets, and the memory that they would owe.
+//! Prints the part of `check` about replays: their smallest budgets, and how much memory they would owe.
 
 use opt_shared::formula::{RunnerTerms, Term};
 use opt_shared::units::Bytes;
@@ -12,7 +12,7 @@ use crate::driver::survey::replay_facts::{Callees, ReplayFacts};
 use crate::plan::{JobPlan, Plan};
 use crate::report::figures::{counted, one_line};
 
-/// A replay, with the memory that it would owe if the candidates that need the most memory made its calls.
+/// A replay, and the memory that it would owe if its calls were made by the candidates that need the most memory.
 pub(super) struct CheckedReplay<'a> {
     plan: &'a crate::plan::ReplayPlan,
     facts: &'a ReplayFacts,

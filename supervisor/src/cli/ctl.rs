@@ -1,7 +1,7 @@
-//! `opt-supervisor ctl`: a thin client of a run's control socket.
+//! `opt-supervisor ctl`: controls a run through its control socket.
 //!
-//! It finds the run, sends a request and prints the answer, which `ctl_text` formats. `submit --wait` sends a second
-//! request for the result.
+//! The command finds the run, sends a request and prints the answer, which `ctl_text` formats. `submit --wait` sends a
+//! second request, which waits for the result.
 
 use std::path::{Path, PathBuf};
 
@@ -136,7 +136,7 @@ impl ModeArgument {
     }
 }
 
-/// The workers to replace: all with a role, or one by its number.
+/// The workers to replace: all workers with a role, or the worker with a number.
 #[derive(Clone, Copy)]
 enum RecycleTarget {
     Role(Role),
@@ -263,7 +263,7 @@ fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure>
     Client::connect(&socket_path(run, socket)?).map_err(failure)
 }
 
-/// Returns the socket of the given run, or of the only live one.
+/// Returns the socket of the given run. If none is given, returns that of the only live run.
 pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),
@@ -281,7 +281,7 @@ fn socket_of(run: &Path) -> Result<PathBuf, Failure> {
         );
         return Err(Failure::usage(error));
     }
-    // The link is resolved because its path can be too long for a socket address.
+    // The link is resolved because the link's own path can be too long for a socket address.
     std::fs::read_link(&link).map_err(|error| {
         let why = format!("the run in {} has no control socket (see its log for the reason)", run.display());
         Failure::host(anyhow::Error::new(error).context(why))
@@ -304,8 +304,8 @@ fn only_live_run() -> Result<socket::Found, Failure> {
     Err(Failure::usage(anyhow::anyhow!("there are {} live runs: name one\n{}", all.len(), list.join("\n"))))
 }
 
-/// Returns the failure of a request. Its exit code is 1 if the run refuses the request because of its state, 2 for a
-/// wrong name or parameter, and 3 otherwise.
+/// Returns the failure for an error of a request. Its exit code is 1 if the run refuses the request because of its
+/// state, 2 if a name or a parameter is wrong, and 3 otherwise.
 pub(super) fn failure(error: ClientError) -> Failure {
     let exit = match error.code() {
         Some("refused") => Exit::NonePassed,

@@ -1,4 +1,4 @@
-//! Formats a run's answers as text. Fields that this version does not know appear only with `--json`.
+//! Formats the answers of a run as text. Fields that this version does not know are shown only with `--json`.
 
 use std::fmt::Write as _;
 
@@ -124,7 +124,7 @@ fn workers(answer: &Value) -> String {
 pub(super) fn result(answer: &Value) -> String {
     let name = text(&answer["candidate"]);
     if answer["done"] != true {
-        // The answer of an interrupted run does not contain what the candidate waits for.
+        // If the run was interrupted, its answer does not say what the candidate is waiting for.
         if answer["stage"].is_null() {
             return format!("{name} has no result yet\n");
         }
@@ -201,7 +201,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     out
 }
 
-/// Text without control characters, because names and details are untrusted.
+/// Returns a text without control characters, because names and details are untrusted.
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -32,7 +32,7 @@ use crate::memory::host::Host;
 use crate::memory::machine::{MachineSample, MachineSampler};
 use crate::pool::Executable;
 
-/// The default interpreter in configs/default.toml.
+/// The default interpreter, as in configs/default.toml.
 const PYTHON: &str = "python3";
 
 struct Findings {
@@ -43,11 +43,11 @@ struct Findings {
     mounted: Mounted,
     group: Option<String>,
     limit: Option<cgroup::GroupLimit>,
-    /// The number of processes and threads that can still be started; `None` if no limit could be read.
+    /// The number of processes and threads that can still be started. `None` if no limit could be read.
     processes_left: Option<u64>,
     features: Features,
     disturbance: Disturbance,
-    /// The timing trial and its result, if it was requested.
+    /// The result of the timing trial, if a trial was requested.
     trial: Option<Result<Trial, String>>,
     /// The default interpreter.
     python: Described,
@@ -66,7 +66,8 @@ impl Findings {
         })?;
         let root = Path::new("/");
         let started = Instant::now();
-        // Several of these commands can run at the same time, so each names its control groups after its process.
+        // Several `doctor` commands can run at the same time, so each one puts the id of its process into the names of
+        // its groups.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
         let protections = protections::try_all(&executable, &mut leaves);
         let group = leaves.folder().map(std::path::Path::to_owned);
@@ -94,7 +95,7 @@ impl Findings {
         })
     }
 
-    /// Returns the missing protections that are needed to run untrusted candidates.
+    /// Returns the protections that are missing although they are needed to run untrusted candidates.
     fn missing(&self) -> Vec<&str> {
         let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
         self.protections
@@ -121,14 +122,14 @@ impl Findings {
         }
     }
 
-    /// Returns the version at the end of the protection's detail, such as "Landlock ABI 7".
+    /// Returns the version of Landlock, which is at the end of a detail such as "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;
         files.detail.rsplit(' ').next()?.parse().ok()
     }
 
-    /// Returns how runners get separate namespaces.
+    /// Returns by which means runners get separate namespaces.
     fn namespaces(&self) -> &'static str {
         match (self.has("pid_namespace"), rustix::process::geteuid().is_root()) {
             (true, true) => "as root",
@@ -265,7 +266,7 @@ impl Findings {
         parts.join("; ")
     }
 
-    /// Describes how many processes can still be started, and what to do if they are too few for a run.
+    /// Describes how many processes can still be started. If they are too few for a run, says what to do.
     fn processes(&self) -> String {
         let Some(left) = self.processes_left else { return "no limit".to_owned() };
         let room = Room { pids: Some(left), ..Room::default() };

@@ -1,7 +1,7 @@
 //! `opt-supervisor eval`: submits one candidate and prints its result.
 //!
-//! The file goes to a live run of the plan, which may already have workers and a timed baseline. If there is none,
-//! `eval` makes a short run of the baseline and this candidate.
+//! The file is submitted to a live run of the plan, because that run may already have workers and a timed baseline. If
+//! there is no live run, `eval` makes a short run of the baseline and this candidate.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub(super) struct EvalArguments {
 pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     log::start();
     let file = absolute(&arguments.file)?;
-    // Opening a pipe would wait for its other end.
+    // Only regular files are accepted, because opening a pipe would wait for its other end.
     if std::fs::metadata(&file).is_ok_and(|it| !it.is_file()) {
         let what = anyhow::anyhow!("cannot submit `{file}`: it is not a regular file (name a source file)");
         return Err(Failure::usage(what));
@@ -67,7 +67,7 @@ pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     Ok(match result["status"].as_str() {
         Some("PASSED") => Exit::Good,
         Some("INFRA_ERROR") => Exit::Host,
-        // The run ended before the candidate did.
+        // There is no result, because the run ended before the candidate did.
         None => ended.filter(|exit| *exit != Exit::Good).unwrap_or(Exit::Host),
         _ => Exit::NonePassed,
     })
@@ -77,7 +77,7 @@ pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
     for found in live_runs() {
-        // A run that does not answer, because it is ending or too busy, is skipped.
+        // If a run does not answer, because it is ending or too busy, it is skipped.
         let Ok(mut client) = Client::connect(&found.socket) else { continue };
         let Ok(status) = client.call("status", &json!({})) else { continue };
         let running_plan = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());
@@ -128,7 +128,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<(Exit, Value),
     Ok((exit, result))
 }
 
-/// Reduces the plan to the job's baseline and the new candidate.
+/// Removes everything from the plan except the job's baseline and the new candidate.
 fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<CandidateId, Failure> {
     let index = match arguments.job.as_deref() {
         Some(name) => plan

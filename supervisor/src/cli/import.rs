@@ -1,7 +1,7 @@
-//! `opt-supervisor import`: turns other projects into plans, with the Python package `opt_captures`.
+//! `opt-supervisor import`: turns projects of other tools into plans, by running the Python package `opt_captures`.
 //!
-//! The importers need PyTorch, so they are Python. The program contains the package, writes it to a temporary folder,
-//! and runs it there with the user's interpreter.
+//! The importers are written in Python because they need PyTorch. The package is part of this program, which writes it
+//! to a temporary folder and runs it there with the user's interpreter.
 
 mod package;
 
@@ -18,7 +18,7 @@ use super::{CommandResult, Failure};
 use crate::driver::survey::interpreters;
 use crate::exit::Exit;
 
-/// The environment variable by which the package finds this program.
+/// The environment variable that tells the package where this program is.
 const PROGRAM: &str = "OPT_SUPERVISOR";
 
 const CODES: &str = "Exit codes: 0 imported; 1 nothing could be imported, or a file exists; 2 usage error; 3 host error, \
@@ -137,7 +137,7 @@ impl ImportCommand {
             target.output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let mut arguments: Vec<OsString> = vec![name.into(), "--plan".into(), plan.into()];
         arguments.extend(options.into_iter().flatten());
-        // After this, a path that begins with a dash is not taken for an option.
+        // The dashes ensure that a path which begins with a dash is not taken for an option.
         arguments.push("--".into());
         arguments.extend(inputs.into_iter().map(OsString::from));
         arguments.push(folder.into());
@@ -158,7 +158,7 @@ fn run(interpreter: &Path, arguments: &[OsString]) -> anyhow::Result<Exit> {
     package::write(folder.path())
         .with_context(|| format!("writing the importers to {}", folder.path().display()))?;
     let program = std::env::current_exe().context("looking up the path of this program")?;
-    // The first entry of sys.path is the folder that contains the package, not the working directory.
+    // The first entry of sys.path is the folder with the package, and not the working directory.
     let mut command = Command::new(interpreter);
     command.arg("-B").arg(folder.path()).args(arguments).env(PROGRAM, program);
     let mut child =

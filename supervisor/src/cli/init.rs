@@ -79,7 +79,7 @@ fn not_written(path: &Path, error: std::io::Error) -> Failure {
     Failure::usage(anyhow::Error::new(error).context(format!("writing the new file {}", path.display())))
 }
 
-/// Writes a new file; never overwrites an existing one.
+/// Writes a new file. Fails if the file already exists.
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error| not_written(path, error);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {

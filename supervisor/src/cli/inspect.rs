@@ -94,7 +94,7 @@ fn folder(path: &Path, json: bool) -> CommandResult {
     Ok(if unreadable.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-/// Returns the size of a capture's file and its call, or the reason why the call cannot be read.
+/// Returns the size of a capture's file, and the recorded call. The error says why the call cannot be read.
 pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     let capture = CaptureFile::open(file).map_err(|error| chain(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;

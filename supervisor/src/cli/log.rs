@@ -1,5 +1,5 @@
-//! The `tracing` log: readable lines on standard error, and JSON lines in the run folder. Each output has its own
-//! filter, and its own limit on the lines of a call site.
+//! Writes the `tracing` log: readable lines to standard error, and JSON lines to the run folder. Each output has its
+//! own filter, and its own limit on the number of lines from one call site.
 
 mod limit;
 #[cfg(test)]
@@ -26,34 +26,35 @@ use self::limit::{LeftOut, Limit};
 use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 use crate::record::UtcTime;
 
-/// The period of the limits below.
+/// The period to which the two limits below apply.
 const PERIOD: Duration = Duration::from_secs(10);
-/// The maximum number of lines of one call site shown in a period. The report of missing protections alone takes a
-/// dozen.
+/// The maximum number of lines from one call site that standard error gets in a period. The report of missing
+/// protections alone takes a dozen.
 const MAX_SHOWN: u32 = 20;
-/// The maximum number of lines of one call site kept in the file in a period. Each decision and attempt is a line, and
-/// a run can have dozens of them per second.
+/// The maximum number of lines from one call site that the file gets in a period. Each decision and each attempt is a
+/// line, and a run can have dozens of them per second.
 const MAX_KEPT: u32 = 1000;
-/// The maximum length, in characters, of the excerpt in a line that reports omitted ones.
+/// The maximum length, in characters, of the excerpt in a line that reports omitted lines.
 const MAX_EXCERPT_CHARS: usize = 120;
 
-/// Limits for lines that wait for a blocked terminal or disk: their number and their bytes.
+/// The limits on lines that are waiting for a blocked terminal or disk: their number and their bytes.
 const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 512 << 10 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The file for the JSON lines. It is set once the run folder is known. Lines that are written before are not kept.
+/// The file for the JSON lines. It is set once the run folder is known. Earlier lines are not written to it.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
-/// The outputs with a thread each, for standard error and for the file. They are set once the threads have started.
+/// The outputs for standard error and for the file, each with its own thread. They are set when the threads have
+/// started.
 static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
 /// The indices of the outputs in `BACKGROUND`.
 const STDERR: usize = 0;
 const RUN_FILE: usize = 1;
 
-/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`). If it is not set or not
-/// valid, lines from level warn up are shown. The file gets this crate's lines from level debug up, and all others from
-/// level info up.
+/// Starts the log. `RUST_LOG` (such as `debug`, or `opt_supervisor=trace`) filters the lines on standard error. If it
+/// is not set or not valid, standard error gets lines from level warn up. The file gets this crate's lines from level
+/// debug up, and all others from level info up.
 pub(super) fn start() {
     let shown = std::env::var("RUST_LOG")
         .ok()
@@ -62,21 +63,21 @@ pub(super) fn start() {
     let stderr = Sink(Arc::new(|line| put(STDERR, line)));
     let file = Sink(Arc::new(|line| put(RUN_FILE, line)));
     let log = Arc::new(Log::new(shown, stderr, file, super::color_on_stderr()));
-    // A second start in the same process, as in tests, keeps the first log.
+    // If the log is started twice in the same process, as in tests, the first log is kept.
     if tracing_subscriber::registry().with(Shared(Arc::clone(&log))).try_init().is_ok() {
         let _ = LOG.set(log);
     }
 }
 
-/// From now on, also writes the log to `log.jsonl` in this folder.
+/// From now on, the log is also written to `log.jsonl` in this folder.
 pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     let file = crate::driver::folder::open_own(&folder.join("log.jsonl"))?;
     let _ = RUN_LOG.set(file);
     Ok(())
 }
 
-/// Starts threads that write the lines from now on, so a blocked terminal or disk delays nothing else. Signals must
-/// be blocked, because the threads would receive them otherwise.
+/// Starts threads that write the lines from now on, so that a blocked terminal or disk delays nothing else. Signals
+/// must be blocked, because otherwise the threads would receive them.
 pub(super) fn write_in_background() -> io::Result<()> {
     let outlets =
         [Outlet::open("log-shown", QUEUE, Lines(STDERR))?, Outlet::open("log-kept", QUEUE, Lines(RUN_FILE))?];
@@ -104,7 +105,7 @@ fn write(output: usize, line: &[u8]) {
     }
 }
 
-/// Writes the lines of the output with this index.
+/// Writes lines to the output that has this index.
 struct Lines(usize);
 
 impl ItemWriter<Vec<u8>> for Lines {
@@ -127,15 +128,15 @@ impl ItemWriter<Vec<u8>> for Lines {
     }
 }
 
-/// Reports omitted lines whose period is over. It must be called regularly, because the call site may never log another
-/// line.
+/// Reports omitted lines whose period has ended. This must be called regularly, because a call site may never log
+/// another line.
 pub(super) fn report_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(Some(Instant::now()));
     }
 }
 
-/// Reports all omitted lines, and waits until they are written, for a short time at most.
+/// Reports all omitted lines, and waits for a short time until they are written.
 pub(super) fn report_all_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(None);
@@ -147,7 +148,7 @@ pub(super) fn report_all_omitted() {
 
 type WriteLine = dyn Fn(&[u8]) + Send + Sync;
 
-/// A writer that passes on whole lines.
+/// A writer that passes whole lines to a function.
 #[derive(Clone)]
 struct Sink(Arc<WriteLine>);
 
@@ -188,13 +189,13 @@ impl Hash for Site {
     }
 }
 
-/// An output: lines that pass its filter, within its limits.
+/// One output of the log. It gets the lines that pass its filter and are within its limits.
 struct Output {
     filter: Targets,
     lines: Box<dyn Layer<Registry> + Send + Sync>,
     limit: Mutex<Limit<Site>>,
     sink: Sink,
-    /// Formats the line that reports omitted ones.
+    /// Formats the line that reports omitted lines.
     report: fn(&LeftOut<Site>, Duration) -> String,
 }
 
@@ -218,7 +219,7 @@ impl Output {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports the omitted lines whose period is over, or all of them if no time is given.
+    /// Reports the omitted lines whose period has ended. If no time is given, reports all of them.
     fn report_omitted(&self, now: Option<Instant>) {
         let mut limit = self.limit();
         let left_out = match now {

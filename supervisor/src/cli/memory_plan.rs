@@ -1,5 +1,6 @@
-//! The memory plan that `check` prints for each job. For each stage, it has the terms, their sum, the entry that
-//! decides the sum, and the batches. It ends with the smallest ceiling under which every candidate of the job runs.
+//! Computes the memory plan that `check` prints for each job. For each stage, it contains the terms, their sum, the
+//! entry that decides the sum, and the batches. It ends with the smallest ceiling under which every candidate of the
+//! job runs.
 //!
 //! All figures come from the same formulas and the same spec that a run uses.
 
@@ -20,12 +21,13 @@ use crate::plan::{CandidatePlan, JobPlan, Plan};
 use crate::report::figures::one_line;
 use opt_shared::settings::ProfileEntries;
 
-/// The minimum saving for which smaller batches are mentioned.
+/// The smallest saving of memory for which it is worth mentioning smaller batches.
 const MIN_SAVING: Bytes = Bytes::mib(1);
-/// The maximum number of batches that are listed by name. Further ones are only counted.
+/// The maximum number of batches that are listed by name. Further batches are only counted.
 const MAX_NAMED_BATCHES: usize = 8;
 
-/// A stage of a job, with the figures of the candidate that needs the most memory if all have the smallest batches.
+/// The figures of one stage of a job. They are those of the candidate that needs the most memory if all candidates use
+/// the smallest batches.
 pub(super) struct StagePlan {
     stage: Stage,
     candidate: String,
@@ -75,7 +77,7 @@ fn of_stage(
             if spec.ceilings.unified { demand.sum() } else { demand.host }
         })
     };
-    // If several candidates need the same amount, the first one is taken.
+    // If several candidates need the same amount, the first of them is taken.
     let largest = job.candidates.iter().rev().max_by_key(|candidate| smallest(candidate))?;
     let smallest = smallest(largest)?;
     let name = |fact: &UsableEntry| fact.entry.clone();
@@ -90,7 +92,7 @@ fn of_stage(
             let largest_batches = needs.profile_ways(largest, paired(largest)).into_iter().next()?;
             (largest_batches, facts.entries_to_time(distinct, &[]).iter().map(name).collect())
         }
-        // Screens and confirmations need as much as a profile, and a replay belongs to no job.
+        // Screens and confirmations need as much memory as a profile, and a replay belongs to no job.
         Stage::Screen | Stage::Confirm | Stage::Replay => return None,
     };
     Some(StagePlan {

@@ -1,7 +1,7 @@
-//! The command line: defines all commands, and calls the file that implements each.
+//! Defines the commands of the command line, and calls the file that implements each of them.
 //!
-//! Parsing has no side effects. Results go to standard output, everything else to standard error. This file prints
-//! errors once, with their causes.
+//! Parsing has no side effects. Results are written to standard output, and everything else to standard error. Errors
+//! are printed in this file, once, with their causes.
 
 mod captures;
 mod check;
@@ -266,8 +266,8 @@ pub fn main() -> u8 {
     }
 }
 
-/// The rest of `main`. It is a separate function, because its variables may need more stack than there is before the
-/// limit is raised.
+/// The part of `main` that runs after the stack limit is raised. It is a separate function, because its variables may
+/// need more stack than there is before.
 #[inline(never)]
 fn run_command() -> u8 {
     let arguments = match Arguments::try_parse() {

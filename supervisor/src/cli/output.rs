@@ -1,4 +1,4 @@
-//! The destination of a result: standard output, or a file that is never left incomplete.
+//! Writes a command's result to its destination: standard output, or a file that is never left incomplete.
 
 use std::fs::File;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -9,7 +9,7 @@ use super::Failure;
 /// Where a command writes its document: standard output, or a file.
 pub(super) enum Output {
     Standard(BufWriter<StdoutLock<'static>>),
-    /// `renamed` is true once the file has its final name. For a device or a pipe, it is true from the start.
+    /// `renamed` is true once the file has its final name. For a device or a pipe, it is true from the beginning.
     File {
         writer: BufWriter<File>,
         temporary: PathBuf,
@@ -19,12 +19,12 @@ pub(super) enum Output {
 }
 
 impl Output {
-    /// Opens the destination. A device or a pipe is written to directly; a regular file is written under a
-    /// temporary name and renamed at the end.
+    /// Opens the destination. A device or a pipe is written to directly. A regular file is written under a temporary
+    /// name, and renamed at the end.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self::Standard(BufWriter::new(io::stdout().lock()))) };
         let fail = |error| failure(error, path);
-        // The target of a link is replaced, not the link.
+        // If the path is a link, the file that the link points to is replaced, and not the link.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         if is_of_a_run(&path) {
             let why = io::Error::other("it is a file of a run, which would be lost (choose another name)");
@@ -37,7 +37,8 @@ impl Output {
         Ok(Self::File { writer, temporary, path, renamed: special })
     }
 
-    /// The error of a write, with the name of the file. On standard output, a closed pipe (`| head`) is no error.
+    /// Returns the error of a write, with the name of the file. On standard output, a closed pipe (`| head`) is not an
+    /// error.
     pub(super) fn written(&self, result: io::Result<()>) -> Result<(), Failure> {
         match self {
             Self::Standard(_) => ignore_closed_pipe(result),
@@ -91,7 +92,7 @@ impl Write for Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if let Self::File { temporary, renamed: false, .. } = self {
-            // An incomplete file is useless.
+            // The file is incomplete, and therefore useless.
             let _ = std::fs::remove_file(temporary);
         }
     }

@@ -1,4 +1,4 @@
-//! `opt-supervisor report`: prints the result of a run folder, or compares two.
+//! `opt-supervisor report`: prints the result of a run folder, or compares the results of two.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,8 +20,8 @@ use crate::report::trace::{TraceWriter, Workloads};
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
 
-/// The number of steps in the timeline of a drawing. Each column of the drawing has several steps, so figures that are
-/// added up are from nearly the same moment.
+/// The number of steps in the timeline of a drawing. Each column of the drawing has several steps, so that figures
+/// which are added up come from nearly the same moment.
 const TIMELINE_STEPS: usize = 4096;
 
 /// The size limit of a file of workloads. Ten thousand workloads take a few MiB.
@@ -110,7 +110,7 @@ fn write_run(
     output.written(written)
 }
 
-/// Calls `visit` with each candidate, keeping only one in memory. The inner result comes from `visit`.
+/// Calls `visit` with each candidate. Only one candidate is in memory at a time. The inner result comes from `visit`.
 fn each_candidate(
     document: &Document<'_>,
     order: Order,
@@ -125,7 +125,7 @@ fn each_candidate(
     Ok(Ok(()))
 }
 
-/// Collects what a page shows of a run, within the limits of its format.
+/// Collects those parts of a run that a page shows, within the limits of the page's format.
 fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Digest, Failure> {
     let fill = || -> Result<Digest, crate::store::StoreError> {
         let mut digest = Digest::new(document.run()?, document.host()?, document.memory_totals()?, limits);
@@ -154,8 +154,8 @@ pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> R
     Ok(text::render(&record, &timeline, folder, style))
 }
 
-/// Loads the timeline. If samples are damaged, this is reported and the timeline is empty, because the results are
-/// useful without a drawing.
+/// Loads the timeline. If samples are damaged, reports this and returns an empty timeline, because the results are
+/// useful even without a drawing.
 fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
         super::print_err(format_args!("warning: memory over time is not shown: {error}"));

@@ -1,7 +1,7 @@
-//! `opt-supervisor repro`: repeats one call of an earlier run.
+//! `opt-supervisor repro`: repeats a single call of an earlier run.
 //!
-//! It uses the same plan and rules, reduced to one candidate and one entry, and times nothing. Its run folder is inside
-//! the folder of the earlier run.
+//! It uses the plan and the rules of that run, reduced to one candidate and one entry, and times nothing. Its run
+//! folder is created inside the folder of the earlier run.
 
 use opt_shared::ids::{CandidateId, JobId};
 

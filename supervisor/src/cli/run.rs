@@ -13,8 +13,8 @@ use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
-/// The limits of results that wait to be written to standard output: their number and their bytes. The bytes count
-/// towards the supervisor's target of at most 20 MiB.
+/// The limits on results that are waiting to be written to standard output: their number and their bytes. The bytes
+/// count towards the supervisor's target of at most 20 MiB.
 const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 4 << 20 };
 /// The timeout for writing the last results after the run. An interrupt ends the wait.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -57,7 +57,8 @@ pub(super) fn run(arguments: RunArguments) -> CommandResult {
     Ok(exit)
 }
 
-/// Options for a run of a whole plan in its own folder. It prints no progress, and ends when its work is done.
+/// Returns the options for a run of a whole plan in its own folder. Such a run prints no progress, and ends when its
+/// work is done.
 pub(super) fn plain(plan: Plan) -> RunOptions {
     RunOptions {
         plan,
@@ -76,12 +77,13 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
 /// Prints a line for each candidate when it ends. Neither a closed pipe (`| head`) nor a full disk ends the run.
 #[derive(Clone, Default)]
 struct ResultLines {
-    /// The first failure to print. Nothing is printed after it, because a line may be cut off.
+    /// The first failure of printing. After a failure nothing more is printed, because the last line may have been cut
+    /// off.
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
 impl ResultLines {
-    /// Takes the first failure. Call it after the flush.
+    /// Returns and removes the first failure. Call this after the flush.
     fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -89,7 +91,8 @@ impl ResultLines {
 
 impl ItemWriter<String> for ResultLines {
     fn write(&mut self, line: String) {
-        // The lock is not held while printing, which a slow reader can delay for any length of time.
+        // The lock is not held while a line is printed, because a slow reader can delay printing for any length of
+        // time.
         let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure().is_none()
             && let Err(error) = print_out(&line)
@@ -108,11 +111,11 @@ impl ItemWriter<String> for ResultLines {
     }
 }
 
-/// Runs a plan with signals blocked and with a separate temporary folder. It must be called before any thread is
+/// Runs a plan with signals blocked and with a separate temporary folder. This must be called before any thread is
 /// started. If `lines` is set, a line is printed for each candidate that ends.
 pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
-    // This is checked before the first thread is started. Otherwise the error would be that a thread cannot be started,
-    // and would not name the limit on processes.
+    // The limit on processes is checked before the first thread is started. Otherwise, the error would say that a
+    // thread cannot be started, and would not name the limit.
     crate::driver::run::room::check_processes().map_err(Failure::host)?;
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
     // SAFETY: no thread has been started yet, so no other thread reads the environment. ipc-channel puts its
@@ -146,11 +149,12 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
     drop(temporary);
     if ended.is_err() {
-        // Signals that came before the failure asked only for the end of the run. They must not prevent the error from
-        // being printed.
+        // Signals that arrived before the failure only asked for the end of the run. They must not prevent the error
+        // from being printed.
         signals.take();
     }
-    // Only printing is left, which a slow reader can delay. From now on, a signal ends the process.
+    // The only thing left is to print the result, which a slow reader can delay. From now on, a signal ends the
+    // process.
     let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
     signals.end_with(exit.code());
     if let Some(results) = results {

@@ -1,4 +1,5 @@
-//! `opt-supervisor completions` and `man`, both generated from the definition of the arguments.
+//! `opt-supervisor completions` and `opt-supervisor man`: prints shell completions and the manual page. Both are
+//! generated from the definition of the arguments.
 
 use clap::CommandFactory as _;
 
@@ -14,15 +15,17 @@ pub(super) fn completions(shell: clap_complete::Shell) -> CommandResult {
 pub(super) fn man() -> CommandResult {
     let mut text = Vec::new();
     let mut command = Arguments::command();
-    // `build` sets the full name of every command.
+    // `build` gives every command its full name.
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut text).map_err(Failure::host)?;
-    // One page has all commands: first the list of commands, then the arguments of each.
+    // A single page describes all commands. It begins with the list of commands, and then describes the arguments of
+    // each.
     sections(&command, "OPT-SUPERVISOR", &mut text).map_err(Failure::host)?;
     print(&text)
 }
 
-/// Writes a section for every subcommand of a command, and for their subcommands. `name` is the command's full name.
+/// Writes a section for every subcommand of a command, and for the subcommands of these. `name` is the command's full
+/// name.
 fn sections(command: &clap::Command, name: &str, text: &mut Vec<u8>) -> std::io::Result<()> {
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         let name = format!("{name} {}", sub.get_name().to_uppercase());

@@ -1,6 +1,6 @@
 //! `opt-supervisor report --solutions FOLDER`: writes the winners of a run as solutions in the FlashInfer-Trace format.
 //!
-//! A solution contains its sources, so they must still be the ones that were judged.
+//! A solution contains its sources. They must therefore be unchanged since the candidate was judged.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::{Failure, print_out};
 use crate::record::{CandidateRecord, RunRecord};
 use crate::store::Store;
 
-/// The size limit of the sources of a solution, as for a submission.
+/// The size limit of the sources of a solution. It is the same as for a submission.
 const MAX_SOURCES: Bytes = Bytes::mib(16);
 
 /// Writes each job's winner, or the given candidate, to `FOLDER/JOB/NAME.json`, and prints the paths. No file is
@@ -111,8 +111,8 @@ fn document(
     }))
 }
 
-/// The format's name for a language and, if it has one, its name for the binding (how functions are called). `import
-/// flashinfer-trace` understands these names.
+/// Returns two names that the format uses: for the language, and for the binding (how functions are called), if there
+/// is one. `import flashinfer-trace` understands these names.
 fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static str>)> {
     Ok(match language {
         Language::C => ("c", None),

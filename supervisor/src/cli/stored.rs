@@ -1,4 +1,4 @@
-//! The plan that a run stored in its folder, and names for files about its candidates.
+//! Loads the plan that a run stored in its folder, and forms names for files about its candidates.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::Failure;
 use crate::plan::Plan;
 use crate::store::Store;
 
-/// Returns the plan of a run, with the candidates that were submitted to it.
+/// Returns the plan of a run, including the candidates that were submitted to the run.
 pub(super) fn stored_plan(run: &Path) -> Result<Plan, Failure> {
     let text = Store::read(run).and_then(|store| store.stored_plan()).map_err(Failure::reading)?.ok_or_else(
         || {
@@ -22,7 +22,7 @@ pub(super) fn stored_plan(run: &Path) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// Replaces all characters that a folder name should not have.
+/// Replaces all characters that should not occur in the name of a folder.
 pub(super) fn folder_safe(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }

@@ -1,4 +1,4 @@
-//! `opt-supervisor top`: finds the run like `ctl`, and shows it.
+//! `opt-supervisor top`: finds a run in the same way as `ctl`, and shows it live in the terminal.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The client side of the control socket, for `ctl` and for Rust programs that control a run. Calls block, with a
-//! timeout for each answer unless `wait_forever` was called.
+//! Connects to the control socket of a run, for `ctl` and for Rust programs that control a run. Calls block until the
+//! answer arrives. Each answer has a timeout, unless `wait_forever` was called.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// The timeout for an answer. Most answers come at once, but a submission can take 20 s, and a supervisor that is
 /// swapped out is slow.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The interval at which a client checks whether a supervisor that does not answer is stopped.
+/// The interval at which a client checks whether a supervisor that does not answer has been stopped by a signal.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which a supervisor must be stopped before a client gives up, unless the client waits forever.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
@@ -40,13 +40,13 @@ pub enum ClientError {
     Closed,
     #[error("the run's answer is incomplete, or is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
-    /// The run refused the request, with this code and this message.
+    /// The run refused the request. `code` and `message` give the reason.
     #[error("{message} ({code})")]
     Refused { code: String, message: String },
 }
 
 impl ClientError {
-    /// Returns the code of a refusal; `None` for other errors.
+    /// Returns the code of a refusal, or `None` for any other error.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
@@ -61,7 +61,7 @@ pub struct Client {
     /// The id of the next request.
     next: u64,
     timeout: Duration,
-    /// Whether an answer may take longer than the timeout, as long as the supervisor is not stopped.
+    /// Whether the timeout is ignored while the supervisor is not stopped.
     waits: bool,
 }
 
@@ -80,8 +80,8 @@ impl Client {
         Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
     }
 
-    /// Removes the timeout of all later answers, because they can take arbitrarily long. If the supervisor is stopped,
-    /// a wait still ends after the timeout.
+    /// Removes the timeout of all later answers, which may then take any time. If the supervisor is stopped, a wait
+    /// still ends after the timeout.
     pub fn wait_forever(&mut self) {
         self.waits = true;
     }
@@ -92,7 +92,7 @@ impl Client {
         self.next += 1;
         let mut line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         line.push('\n');
-        // A server that refuses the connection may have closed it already, but its message can still be read.
+        // If the server has refused the connection, it may have closed it already. Its message can still be read.
         let written = match self.reader.get_mut().write_all(line.as_bytes()) {
             Err(error) if is_timeout(&error) => return Err(self.silence()),
             written => written,
@@ -117,8 +117,8 @@ impl Client {
         }
     }
 
-    /// Waits for the next event of the run. `None` when the run has closed the connection, as it does when it ends. The
-    /// method `events` must be called first.
+    /// Waits for the next event of the run. Returns `None` if the run has closed the connection, which it does when it
+    /// ends. Call the method `events` first.
     pub fn event(&mut self) -> Result<Option<Value>, ClientError> {
         loop {
             match self.message() {
@@ -154,8 +154,8 @@ impl Client {
 }
 
 impl Client {
-    /// Fails if an answer has taken too long since `began`, or if the supervisor has been stopped for long enough.
-    /// `stopped_at` is the time at which it was first seen to be stopped.
+    /// Fails if the answer has been missing for too long since `began`, or if the supervisor has been stopped for long
+    /// enough. `stopped_at` is the time at which it was first found to be stopped.
     fn check_silence(&self, began: Instant, stopped_at: &mut Option<Instant>) -> Result<(), ClientError> {
         let stopped_for = match self.silence() {
             ClientError::Stopped { .. } => stopped_at.get_or_insert_with(Instant::now).elapsed(),
@@ -173,7 +173,7 @@ impl Client {
 
     /// Returns the error for an answer that did not come in time.
     fn silence(&self) -> ClientError {
-        // The pid of the process that listens on the socket; 0 if that process is in another namespace.
+        // This is the pid of the process that listens on the socket, or 0 if that process is in another namespace.
         match getsockopt(self.reader.get_ref(), PeerCredentials).map(|peer| peer.pid()) {
             Ok(pid) if is_stopped(pid) => ClientError::Stopped { pid },
             _ => ClientError::Silent { timeout: self.timeout },
@@ -185,8 +185,8 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Connects a socket. The timeout applies to this and to all later writes. Connecting can block, because a supervisor
-/// that is stopped accepts no connections, and its queue of waiting connections is limited.
+/// Connects a socket. The timeout applies to connecting and to all later writes. Connecting can block, because a
+/// supervisor that is stopped accepts no connections, and the queue of connections that are waiting for it is limited.
 fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;

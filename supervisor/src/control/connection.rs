@@ -1,5 +1,5 @@
-//! One connection: its unread input, its unsent output, and its limits. The server enforces limits over all
-//! connections.
+//! Handles one connection to the control socket: its unread input, its unsent output, and its limits. The limits on all
+//! connections together are enforced by the server.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,24 +10,24 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::MAX_LINE;
 
-/// The maximum number of bytes of answers and events that a client has not read yet. The record of a candidate is
-/// smaller.
+/// The maximum number of bytes of answers and events that the client has not read yet. The record of a candidate is
+/// smaller than this.
 pub(super) const MAX_QUEUED: usize = 512 << 10;
-/// The timeout from the first byte of a line to its last, and between two reads of an answer by the client.
+/// The timeout for receiving a line, counted from its first byte, and for the pause between two reads by the client.
 pub(super) const LINE_TIME: Duration = Duration::from_secs(10);
-/// The timeout of a connection without a request, an event stream or a pending result.
+/// The timeout of a connection that has no request, event stream or pending result.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
 /// The number of requests allowed per second.
 const LINES_PER_SECOND: f64 = 200.0;
 /// The number of requests allowed in one burst.
 const MAX_BURST_LINES: f64 = 100.0;
-/// The number of bytes read at a time. It is small, so that serving one connection takes little time.
+/// The number of bytes that are read at a time. It is small, so that serving one connection takes little time.
 const CHUNK: usize = 16 << 10;
 
 /// The reason for closing a connection. It is not an error of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The client closed its end, or has received everything before a planned close.
+    /// The client has closed its end, or it has received everything before a planned close.
     Left,
     /// Reading or writing failed.
     Broken,
@@ -40,7 +40,7 @@ pub(super) enum CloseReason {
 pub(super) struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
-    /// The time at which the first byte of the next line arrived, or at which the line before it was served.
+    /// The time at which the first byte of the next line arrived, or the time at which the previous line was served.
     line_began: Option<Instant>,
     output: VecDeque<u8>,
     /// The last time at which the client read something or the queue was empty.
@@ -58,7 +58,7 @@ pub(super) struct Connection {
     closing: bool,
     /// Whether the client has stopped sending.
     ended: bool,
-    /// Whether the client has stopped reading too. Its requests are still carried out, but their answers are dropped.
+    /// Whether the client has also stopped reading. Its requests are still carried out, but their answers are dropped.
     hung_up: bool,
 }
 
@@ -94,7 +94,8 @@ impl Connection {
     }
 
     pub(super) fn wants_to_read(&self) -> bool {
-        // While the rate limit holds back a complete line, no more bytes are read from the socket.
+        // If the rate limit delays a complete line, no more bytes are read from the socket until the line has been
+        // served.
         !self.closing && !self.ended && !self.has_line() && self.output.len() < MAX_QUEUED / 2
     }
 
@@ -146,8 +147,8 @@ impl Connection {
         }
     }
 
-    /// Returns the next complete line, without its newline, if the rate limit and the unread output allow serving it
-    /// now.
+    /// Returns the next complete line without its newline, if the rate limit and the amount of unread output allow it
+    /// to be served now.
     pub(super) fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = MAX_BURST_LINES.min(self.allowance + since * LINES_PER_SECOND);
@@ -209,8 +210,8 @@ impl Connection {
         self.deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, reason)| reason)
     }
 
-    /// Returns the next time at which the connection must be served even if nothing arrives: a timeout, or the end of a
-    /// wait for the rate limit. After a hang-up, that is at once.
+    /// Returns the next time at which the connection must be served even if nothing arrives. This is when a timeout
+    /// expires, or when the rate limit allows the next line. After a hang-up, it is at once.
     pub(super) fn next_moment(&self) -> Option<Instant> {
         let allowance = (self.has_line() && !self.closing && self.output.len() < MAX_QUEUED / 2).then(|| {
             self.refilled + Duration::from_secs_f64(((1.0 - self.allowance) / LINES_PER_SECOND).max(0.0))

@@ -1,6 +1,6 @@
-//! JSON-RPC 2.0 with one message per line: parses requests and formats answers.
+//! Parses requests and formats answers of JSON-RPC 2.0, with one message on each line.
 //!
-//! Parameters are parsed directly into the method's type. The rest of a line is not kept.
+//! Parameters are parsed directly into the type that belongs to the method. The rest of a line is not kept.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 use super::methods::{self, Request};
 use super::refusal::{Code, Refusal, Reply};
 
-/// The maximum length of an id in JSON, in bytes: enough for a UUID in quotes.
+/// The maximum length of an id in JSON, in bytes. It is enough for a UUID in quotes.
 const MAX_ID: usize = 128;
 
-/// An event for connections that asked for events.
+/// An event, which is sent to the connections that have asked for events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notification(pub Value);
 
-/// A parsed line, with the id of the answer if one is expected.
+/// A parsed line, with the id that the answer must have if an answer is expected.
 #[derive(Debug)]
 pub(super) struct ParsedLine {
     pub(super) id: Option<Box<str>>,
@@ -43,7 +43,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Parses a line. It never fails: a malformed line gives the error to answer with.
+/// Parses a line. This never fails. If the line is malformed, the result contains the error to answer with.
 pub(super) fn parse(line: &[u8]) -> ParsedLine {
     let refuse = |code, message: String| ParsedLine {
         id: Some("null".into()),

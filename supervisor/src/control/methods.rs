@@ -1,5 +1,5 @@
-//! All methods with their parameters. An unknown parameter is an error, so a misspelt `mode` is not taken for a missing
-//! one.
+//! Defines all methods of the control socket and their parameters. An unknown parameter is an error, because a misspelt
+//! `mode` would otherwise count as a missing one.
 
 use opt_shared::language::Language;
 use opt_shared::message::Role;
@@ -48,7 +48,7 @@ pub(super) const METHODS: [&str; 16] = [
     "result",
 ];
 
-/// A worker, or all workers of a role. Exactly one of `worker` and `role` is required.
+/// The workers to replace. Exactly one of `worker` and `role` must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecycleParams {
@@ -72,11 +72,11 @@ pub struct CancelParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
-    /// A size, or a share of the memory that the supervisor may use, as in a plan.
+    /// A size, or a share of the memory that the supervisor may use. It is written as in a plan.
     pub host_ceiling: String,
 }
 
-/// Exactly one of `candidate` and `worker` is required.
+/// The worker or candidate to explain. Exactly one of `candidate` and `worker` must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WhyParams {
@@ -98,8 +98,8 @@ pub struct CandidatesParams {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryParams {
-    /// The start, in seconds since the supervisor's process began, such as the time of the last slot of an earlier
-    /// answer.
+    /// The start of the history to send, in seconds since the supervisor's process began. It may be the time of the
+    /// last slot of an earlier answer.
     #[serde(default)]
     pub since_s: f64,
 }
@@ -107,11 +107,11 @@ pub struct HistoryParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionsParams {
-    /// The maximum number of decisions in the answer. The driver sends at most 100.
+    /// The maximum number of decisions to send. The driver sends at most 100.
     pub most: u32,
 }
 
-/// Exactly one of `sources` and `text` is required.
+/// A candidate to submit. Exactly one of `sources` and `text` must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitParams {
@@ -123,7 +123,7 @@ pub struct SubmitParams {
     pub sources: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The language. It is required for `text`. If it is missing for files, it follows from their suffixes.
+    /// The language. It is required with `text`. With files, it follows from their suffixes if it is missing.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -135,8 +135,8 @@ pub struct SubmitParams {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
-    /// The candidate of the job whose launches a kernel without host code uses. By default, this is the baseline if
-    /// it has launches, or else the first candidate that has some.
+    /// The candidate of the job whose launches a kernel without host code uses. By default, this is the baseline if it
+    /// has launches, or else the first candidate that has launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
 }
@@ -204,7 +204,7 @@ pub(super) fn parse(method: &str, params: Option<&str>) -> Result<Request, Refus
     }
 }
 
-/// Parses named parameters. Missing parameters count as an empty object.
+/// Parses named parameters. If there are none, they count as an empty object.
 fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
     let text = params.unwrap_or("{}");
     if text.starts_with('[') {
@@ -218,7 +218,7 @@ fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, R
     })
 }
 
-/// Refuses a request that has both of two parameters, or neither.
+/// Refuses a request in which two parameters are both given, or both missing.
 fn require_one(method: &str, one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), Refusal> {
     if has_one != has_other {
         return Ok(());

@@ -1,9 +1,9 @@
-//! The control socket: admission, the format and limits of lines, and all requests.
+//! Serves the control socket, through which clients query and control a run.
 //!
-//! This module handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It has no state
-//! of the run: it passes typed requests to the driver and sends the answers. The server runs in the run's main loop.
-//! Only `Server::close` waits, for a limited time. `socket` chooses the path of the socket; `client` is the client's
-//! end, for `ctl`.
+//! This module handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It keeps no
+//! state of the run: it passes typed requests to the driver and sends the answers. The server runs in the run's main
+//! loop, so it never waits, except in `Server::close`, which waits for a limited time. `socket` chooses the path of the
+//! socket. `client` is the other end of the connection, for `ctl`.
 //!
 //! ```text
 //!   accept ── uid of neither the run nor root? ─▶ "forbidden", closed

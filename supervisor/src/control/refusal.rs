@@ -1,9 +1,9 @@
-//! The two kinds of answer: a value, or a refusal with its reason.
+//! Defines the answers to a request: a value, or a refusal with its reason.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// The reason for a refusal. Clients can rely on these words.
+/// The reason for a refusal, as a word that clients can rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -19,8 +19,7 @@ pub enum Code {
     Refused,
     /// The request names a worker, job or candidate that the run does not have.
     NotFound,
-    /// There are too many connections, too many requests of one connection wait for an answer, or too many submissions
-    /// wait.
+    /// There are too many connections, too many unanswered requests on one connection, or too many waiting submissions.
     Busy,
     /// The client belongs to another user.
     Forbidden,
@@ -42,7 +41,7 @@ impl Code {
     }
 }
 
-/// A refusal, as sent to the client.
+/// A refusal, in the form in which it is sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub code: Code,

@@ -1,4 +1,4 @@
-//! The server: accepts, reads, answers and closes connections, in bounded steps.
+//! The server of the control socket. It accepts, reads, answers and closes connections, in steps of bounded length.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,18 +23,18 @@ use super::socket::{RunSocket, SocketError};
 const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections accepted or refused in one step.
 const MAX_ACCEPTED_PER_STEP: usize = 64;
-/// The number of connections that Linux holds until they are accepted.
+/// The number of connections that Linux keeps waiting until they are accepted.
 const BACKLOG: i32 = 128;
-/// The time for which no connection is accepted after the process has run out of descriptors or memory. Without this
-/// pause, the waiting connection would wake the loop again at once.
+/// How long no connection is accepted after the process has run out of descriptors or memory. Without this pause, the
+/// connection that is waiting would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum number of bytes buffered for all connections, in both directions. They are part of the supervisor's own
-/// memory, which should be at most 20 MiB.
+/// The maximum number of bytes that are buffered for all connections, in both directions. The buffers are part of the
+/// supervisor's own memory, which should be at most 20 MiB.
 const BUDGET: usize = 4 << 20;
-/// The maximum number of requests of one connection that wait for an answer.
+/// The maximum number of requests of one connection that are waiting for an answer.
 const MAX_PENDING: u32 = 64;
-/// The number of lines after which a step begins no further round. A round takes one line from each connection. The
-/// limit keeps the run's own events from waiting long.
+/// A step reads lines in rounds, and takes one line from each connection in a round. After this number of lines, a step
+/// begins no further round, so that the run's own events do not have to wait long.
 const LINES_PER_STEP: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum ControlError {
     Io { action: &'static str, path: PathBuf, source: Errno },
 }
 
-/// Identifies the connection and request to answer. If the connection is closed, the answer is dropped.
+/// Identifies a request and the connection to answer it on. If the connection has been closed, the answer is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     connection: u64,
@@ -61,12 +61,13 @@ pub struct Server {
     next: u64,
     /// No connection is accepted before this time.
     accepts_from: Option<Instant>,
-    /// The number of connections closed at a limit or because of an error, for the log.
+    /// The number of connections that were closed at a limit or because of an error. It is logged.
     closed: u64,
 }
 
 impl Server {
-    /// Listens on the socket, whose path `RunSocket::take` has cleared, and creates the links to it.
+    /// Listens on the socket's path, where `RunSocket::take` has removed old files, and creates the links to the
+    /// socket.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = socket.path().to_owned();
         let fail = |action| {
@@ -78,7 +79,7 @@ impl Server {
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(fail("creating"))?;
         bind(&listener, &address).map_err(fail("binding"))?;
-        // Clients cannot connect before `listen`, so none could use the socket with its old mode.
+        // Clients cannot connect before `listen`, so no client can use the socket while it has its old mode.
         rustix::fs::chmod(&path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
             .map_err(fail("restricting access to"))?;
         listen(&listener, BACKLOG).map_err(fail("listening on"))?;
@@ -108,7 +109,7 @@ impl Server {
         self.connections.values().any(|it| it.listens)
     }
 
-    /// Does one bounded step of work. Returns the requests to answer.
+    /// Does one bounded step of work. Returns the requests that the caller must answer.
     pub fn serve(&mut self, now: Instant) -> Vec<(Token, Request)> {
         for (id, seen) in self.ready() {
             let Some(it) = self.connections.get_mut(&id) else { continue };
@@ -135,8 +136,8 @@ impl Server {
         requests
     }
 
-    /// Returns the connections that are ready, with the events that they are ready for. Connections that hung up are
-    /// always included.
+    /// Returns the connections that are ready, with the events for which they are ready. Connections that have hung up
+    /// are always included.
     fn ready(&self) -> Vec<(u64, PollFlags)> {
         if self.connections.is_empty() {
             return Vec::new();
@@ -153,7 +154,7 @@ impl Server {
             .collect()
     }
 
-    /// Takes one line from each connection in turn, so that no connection crowds out the others.
+    /// Takes one line from each connection in turn, so that no connection can keep the others from being served.
     fn requests(&mut self, now: Instant) -> Vec<(Token, Request)> {
         let mut requests = Vec::new();
         let mut served = 0;
@@ -229,7 +230,7 @@ impl Server {
         self.enforce_budget(now);
     }
 
-    /// Returns whether the connection to answer still exists.
+    /// Returns whether the connection on which the answer will be sent still exists.
     pub fn is_connected(&self, token: &Token) -> bool {
         self.connections.contains_key(&token.connection)
     }
@@ -248,7 +249,8 @@ impl Server {
         self.connections.remove(&id);
         if reason != CloseReason::Left {
             self.closed += 1;
-            // Clients can cause this arbitrarily often, so only every power of two is logged.
+            // Clients can cause closed connections arbitrarily often, so a line is logged only when the count is a
+            // power of two.
             if self.closed.is_power_of_two() {
                 tracing::info!(
                     "control socket: {} connections were closed at a limit or after an error (latest reason: {reason:?})",
@@ -299,7 +301,7 @@ impl Server {
         }
     }
 
-    /// Sends the remaining answers to clients that read them within `timeout`, then closes all connections.
+    /// Sends the remaining answers to clients that read them within `timeout`, and then closes all connections.
     pub fn close(mut self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         loop {
@@ -327,12 +329,12 @@ fn poll_fd(connection: &Connection) -> PollFd<'_> {
 }
 
 fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
-    // The message fits into the buffer of any new socket. If it did not, the client would only see the connection
-    // close.
+    // The message fits into the buffer of any new socket. If it ever did not, the client would only see that the
+    // connection is closed.
     let _ = connection.queue(&message::format_answer("null", &Err(refusal)), now);
 }
 
-/// Admits only the run's user and root.
+/// Returns whether a user may use the socket. Only the run's user and root may.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }

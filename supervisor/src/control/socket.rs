@@ -1,8 +1,8 @@
-//! The paths of sockets, and how clients find a run. Each user has a folder that contains, for each run, a socket and a
-//! link to the run's folder.
+//! Chooses the paths of control sockets, and finds the sockets of runs. Each user has a folder that contains two things
+//! for each run: a socket, and a link to the run's folder.
 //!
-//! A socket is stale if its run's lock is free. Callers must check the lock, because neither a connection attempt nor a
-//! pid can show that a socket is stale.
+//! If the lock of its run is free, a socket is stale. Callers must check the lock, because neither a connection attempt
+//! nor a pid can show that a socket is stale.
 
 use std::fs;
 use std::io;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 /// The maximum length of a socket's path, in bytes.
 const MAX_PATH_BYTES: usize = 107;
-/// The environment variable with which users choose the folder of sockets. A relative path is ignored.
+/// The environment variable that sets the folder of sockets. A relative path is ignored.
 const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
-/// The name of the link in the run's folder.
+/// The name of the link to the socket in the run's folder.
 pub const LINK: &str = "control.sock";
 /// The suffix of a socket.
 const SOCKET: &str = "sock";
@@ -21,7 +21,7 @@ const SOCKET: &str = "sock";
 const RUN: &str = "run";
 /// The length of a socket's name, in hexadecimal digits.
 const NAME_LENGTH: usize = 16;
-/// The maximum number of directory entries read in one folder.
+/// The maximum number of directory entries that are read in one folder.
 const MAX_RUNS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +52,8 @@ pub struct RunSocket {
 }
 
 impl RunSocket {
-    /// Prepares the socket's path for a run. The caller must hold the run's lock, so existing files belong to a dead
-    /// supervisor and are removed.
+    /// Prepares the socket's path for a run. The caller must hold the run's lock. Existing files therefore belong to a
+    /// dead supervisor, and are removed.
     pub fn take(run: &Path) -> Result<Self, SocketError> {
         let name = name_of(run);
         let all = folders();
@@ -109,7 +109,7 @@ pub struct Found {
     pub socket: PathBuf,
 }
 
-/// Returns the runs with a link in one of the folders, running or not.
+/// Returns the runs that have a link in one of the folders, whether they are still running or not.
 pub fn runs() -> Vec<Found> {
     let mut found = Vec::new();
     for folder in folders() {
@@ -141,7 +141,8 @@ fn name_of(run: &Path) -> String {
     blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME_LENGTH].to_owned()
 }
 
-/// Returns the possible folders of sockets, the preferred one first. If the user sets a folder, it is the only one.
+/// Returns the folders that may contain sockets, the preferred one first. If the user sets a folder, it is the only
+/// one.
 fn folders() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
         return vec![named];
@@ -157,8 +158,8 @@ fn fallback() -> PathBuf {
     PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Returns the folder of sockets, created if necessary. It is private to the user, and shared by all of the user's
-/// runs.
+/// Returns the folder of sockets, and creates it if necessary. It is private to the user, and shared by all of the
+/// user's runs.
 pub fn runtime_folder() -> Result<PathBuf, SocketError> {
     let folder = folders().into_iter().next().unwrap_or_else(fallback);
     make_private(&folder)?;

@@ -15,7 +15,7 @@ use super::message::{self, Notification};
 use super::socket::RunSocket;
 use super::{Code, MAX_LINE, Request, Server, Token};
 
-/// A server with an empty folder as its run's folder.
+/// A server whose run has an empty folder.
 struct Bench {
     server: Server,
     now: Instant,
@@ -36,7 +36,7 @@ impl Bench {
     }
 
     /// Serves until a step returns no request, and answers each request with its `Debug` text. The step that accepts a
-    /// connection reads nothing from it, so lines of a new connection need a second call.
+    /// connection does not read from it, so the lines of a new connection are served by a second call.
     fn serve(&mut self) -> Vec<Request> {
         let mut all = Vec::new();
         loop {
@@ -66,7 +66,7 @@ fn receive(socket: &UnixStream) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// Returns whether the other end has closed the connection, after skipping what it sent.
+/// Skips everything that the other end has sent, and returns whether it has closed the connection.
 fn is_closed(mut socket: &UnixStream) -> bool {
     let mut rest = Vec::new();
     match socket.read_to_end(&mut rest) {

@@ -1,4 +1,4 @@
-//! A thread for operations that may hang, such as those on a disk, so that the main loop does not wait for them.
+//! Starts threads for operations that may hang, such as those on a disk, so that the main loop does not wait for them.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 /// The stack size of the thread, in bytes. Removing a folder recurses once for each level of folders in it.
 const STACK: usize = 1 << 20;
 
-/// The main loop's handle to the thread, which carries out orders one after the other. Dropping the handle does not
-/// wait for the thread.
+/// The main loop's handle to a thread that carries out orders one after the other. Dropping the handle does not wait
+/// for the thread.
 pub(super) struct Background<Order, Outcome> {
     /// The channel for orders. `None` once the thread has been told to end.
     orders: Option<Sender<Order>>,
@@ -23,8 +23,8 @@ pub(super) struct Background<Order, Outcome> {
 }
 
 impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> {
-    /// Starts a thread. `carry_out` may return `None` if an order has no outcome that the loop needs. The thread also
-    /// drops `carry_out`.
+    /// Starts a thread that calls `carry_out` for each order. `carry_out` may return `None` if the order has no outcome
+    /// that the loop needs. The thread also drops `carry_out`.
     pub(super) fn start(
         name: &str,
         mut carry_out: impl FnMut(Order) -> Option<Outcome> + Send + 'static,
@@ -43,7 +43,7 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
                     }
                 }
                 drop(carry_out);
-                // The channel is closed last, because the loop takes that as the end of the thread.
+                // The channel is closed last, because a closed channel tells the loop that the thread has ended.
                 drop(done);
             })?;
         Ok(Self { orders: Some(orders), outcomes, wake, thread: Some(thread) })

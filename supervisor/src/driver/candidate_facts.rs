@@ -1,8 +1,8 @@
-//! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space
-//! that their libraries take.
+//! Keeps what a run has learnt about each candidate (artifact, score, status, earlier attempts), and adds up the disk
+//! space that the candidates' libraries take.
 //!
-//! A run can have a hundred thousand candidates, and all of them can be built before the first is verified. The facts
-//! of a candidate therefore take as little memory as possible.
+//! A run can have a hundred thousand candidates, and all of them can be built before the first one is verified.
+//! Therefore the facts about a candidate must take as little memory as possible.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -20,19 +20,20 @@ pub struct CandidateFacts {
     pub artifact: Option<KnownArtifact>,
     /// The entries that the candidate does not support.
     pub unsupported: Box<[EntryId]>,
-    /// The scores of the last profile that passed. Boxed, because most candidates have none.
+    /// The scores of the last profile that passed. They are boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
-    /// Whether it is a baseline that failed in an earlier part of the run, while it was timed beside another candidate.
+    /// Whether this is a baseline that failed in an earlier part of the run while it was timed beside another
+    /// candidate.
     pub failed_beside: bool,
     /// The highest attempt number of each stage in earlier parts of the run.
     pub earlier_attempts: BTreeMap<Stage, u32>,
 }
 
-/// A candidate's artifact.
+/// The file that was built from a candidate, in the form that takes the least memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KnownArtifact {
-    /// A file with the name that a worker gives to an artifact, in the run's folder of artifacts.
+    /// A file in the run's folder of artifacts whose name is the one that a worker gives to this artifact.
     Named(Box<NamedArtifact>),
     /// Any other file, such as one that was recorded before the run's folder was moved.
     Other(Box<Artifact>),
@@ -64,7 +65,7 @@ impl KnownArtifact {
         }
     }
 
-    /// Returns the artifact as it was given to `new`. `folder` must be the same.
+    /// Returns the artifact that was passed to `new`. `folder` must be the same folder as there.
     pub(crate) fn whole(&self, folder: &Path) -> Artifact {
         match self {
             Self::Named(named) => {
@@ -83,7 +84,7 @@ impl KnownArtifact {
         }
     }
 
-    /// Returns the first 128 bits of the digest, or `None` if it does not begin with 32 hexadecimal digits.
+    /// Returns the first 128 bits of the digest, or `None` if the digest does not begin with 32 hexadecimal digits.
     fn start_of_digest(&self) -> Option<u128> {
         match self {
             Self::Named(named) => named.digest.first_chunk().map(|start| u128::from_be_bytes(*start)),
@@ -95,7 +96,7 @@ impl KnownArtifact {
 }
 
 impl CandidateFacts {
-    /// Adds what the report of a valid attempt says. `artifacts` is the run's folder of artifacts.
+    /// Adds the facts from the report of a valid attempt. `artifacts` is the run's folder of artifacts.
     pub(super) fn learn(&mut self, stage: Stage, report: &Report, artifacts: &Path) {
         match &report.body {
             Body::Build(built) => {
@@ -113,7 +114,7 @@ impl CandidateFacts {
 /// The disk space that a run's libraries take. Candidates with equal libraries share one file.
 #[derive(Debug, Default)]
 pub(crate) struct Libraries {
-    /// The first 128 bits of each digest.
+    /// The first 128 bits of the digest of each library that was counted.
     seen: HashSet<u128>,
     bytes: Bytes,
 }

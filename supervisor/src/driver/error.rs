@@ -54,7 +54,7 @@ pub enum RunError {
     )]
     PlanChanged {
         keys: String,
-        /// The version of this program that began the run, if it is known.
+        /// The version of this program that began the run, if it was recorded.
         begun_by: Option<String>,
     },
     #[error(
@@ -95,7 +95,7 @@ pub enum RunError {
     Law { law: String },
 }
 
-/// Says that defaults may have changed, if another version of this program began the run.
+/// Returns a remark that defaults may have changed, if another version of this program began the run.
 fn other_defaults(begun_by: &Option<String>) -> String {
     let now = env!("CARGO_PKG_VERSION");
     match begun_by {

@@ -1,8 +1,8 @@
 //! Performs a run, from the plan to the exit code: the survey, the run itself, answers to users, and the folder with
 //! the results.
 //!
-//! This module connects the plan, the pool, memory, the store and reports, which do not depend on each other. The core
-//! decides what the run does next.
+//! This module connects the plan, the pool, memory, the store and reports, none of which depends on the others. The
+//! core decides what the run does next.
 
 pub mod answer;
 mod background;
@@ -51,8 +51,8 @@ use crate::record::UtcTime;
 use crate::signal::Signals;
 use crate::store::{RunRow, Store, StoreError};
 
-/// The share of the ceiling that a job's captures may take in the page cache. If they fit, they stay there for the next
-/// candidate.
+/// The share of the ceiling that a job's captures may take in the page cache. If they fit, they stay in the cache for
+/// the next candidate.
 const CACHE_SHARE: f64 = 0.25;
 
 /// A callback that gets each candidate's record when the candidate ends. It must not block.
@@ -67,7 +67,7 @@ pub struct RunOptions {
     pub min_speedup: Option<f64>,
     /// Whether to show progress bars on standard error.
     pub progress: bool,
-    /// Whether to wait for more work when all work is done.
+    /// Whether to wait for more candidates when all work is done.
     pub keep_open: bool,
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
@@ -178,7 +178,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         run.feed(Event::Control(Control::StayOpen))?;
     }
     run.endpoints.announce(&format!("run {} in {}", run.agenda.plan.run.name, folder.path().display()));
-    // A resumed run has these rows already.
+    // If the run is resumed, its database already has these rows.
     if !options.resume {
         for row in same_class::policy_rows(&run.agenda.plan, &facts) {
             run.policy(&row);

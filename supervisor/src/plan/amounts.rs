@@ -1,5 +1,5 @@
-//! Codecs for sizes, durations and shares. They check ranges and phrase the errors; `quantity` and [`Bytes`] parse the
-//! text.
+//! Codecs for the sizes, durations and shares in a plan. They check ranges and word the error messages. The texts
+//! themselves are parsed by `quantity` and [`Bytes`].
 
 use std::time::Duration;
 
@@ -81,9 +81,9 @@ impl Codec for Time {
     }
 }
 
-/// For `Percentage`: 0% is not allowed.
+/// The parameter of a `Percentage` that may not be 0%.
 pub(super) const ABOVE_ZERO: bool = false;
-/// For `Percentage`: 0% is allowed.
+/// The parameter of a `Percentage` that may be 0%.
 pub(super) const FROM_ZERO: bool = true;
 
 /// A percentage, stored as a fraction. `ZERO` says whether 0% is allowed.
@@ -113,7 +113,7 @@ impl<const ZERO: bool> Codec for Percentage<ZERO> {
     }
 }
 
-/// A share of the memory of the host or of a device, or a size. It is above zero.
+/// A size, or a share of the memory of the host or of a device. It must be above zero.
 pub(super) struct Ceiling;
 
 impl Codec for Ceiling {
@@ -139,7 +139,7 @@ impl Codec for Ceiling {
     }
 }
 
-/// An amount of memory to keep free, or the larger of two: `max(a, b)`.
+/// An amount of memory to keep free. It is a single amount, or the larger of two: `max(a, b)`.
 pub(super) struct FloorExpression;
 
 impl Codec for FloorExpression {

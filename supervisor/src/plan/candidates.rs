@@ -24,30 +24,31 @@ pub(super) struct Draft {
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
     pub(super) launch: Arc<Launch>,
-    /// The settings of its table. They are boxed, because most candidates come from patterns and have none.
+    /// The settings in the candidate's table. They are boxed, because most candidates come from patterns and have none.
     pub(super) layers: Option<Box<Layers>>,
     pub(super) spot: Rc<Spot>,
     naming: Naming,
 }
 
-/// The origin of a candidate's name.
+/// How a candidate gets its name.
 #[derive(Clone, Copy)]
 enum Naming {
-    /// The name is final. It comes from the candidate's table, from its first source, or from a language without sources.
+    /// The name is final. It comes from the candidate's table, from its first source, or from a language without
+    /// sources.
     Given,
-    /// The last bytes of the file's path, as many as `length` says. The suffix is left out unless another candidate has
-    /// the same short name.
+    /// The name consists of the last `length` bytes of the file's path. The suffix is left out, unless another
+    /// candidate would then have the same name.
     File { length: usize },
 }
 
 impl Draft {
-    /// The long name of a candidate that is named after its file.
+    /// The name with the suffix, if the candidate is named after its file.
     fn long_name(&self) -> Option<&str> {
         let Naming::File { length } = self.naming else { return None };
         tail(self.source.sources.first()?, length)
     }
 
-    /// The name that the candidate gets if no other candidate has the same one.
+    /// The name that the candidate gets if no other candidate has the same short name.
     fn short_name(&self) -> &str {
         self.long_name().map_or(&self.name, without_suffix)
     }
@@ -64,7 +65,7 @@ pub(super) struct CandidateList {
     pub(super) baseline: Option<usize>,
 }
 
-/// Lists the candidates of a job. If a pattern would bring their number above `max`, that is a mistake.
+/// Lists the candidates of a job. It is a mistake if a pattern raises their number above `max`.
 pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings) -> CandidateList {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
@@ -191,7 +192,7 @@ fn layers_of(raw: &RawCandidate) -> Option<Box<Layers>> {
     (!raw.layers.is_empty()).then(|| Box::new(raw.layers.clone()))
 }
 
-/// A candidate that is the recorded function itself.
+/// Returns a draft of the candidate that is the recorded function itself.
 fn draft_of_function(language: Language, spot: Spot) -> Draft {
     Draft {
         name: language.name().to_owned(),
@@ -277,7 +278,7 @@ fn from_pattern(
             }
         }
     }
-    // One message per pattern and kind of mistake, however many files the pattern matched.
+    // There is one message for each pattern and kind of mistake, however many files the pattern matched.
     if let Some((why, first)) = missing.first() {
         let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
         findings
@@ -311,7 +312,7 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
     }
 }
 
-/// A candidate whose long name is the last `length` bytes of its path.
+/// Returns a draft of the candidate whose long name is the last `length` bytes of `path`.
 fn draft_of_file(
     path: PathBuf,
     length: usize,
@@ -330,7 +331,7 @@ fn draft_of_file(
     }
 }
 
-/// Names candidates after their files, without the suffix if the short name is unique.
+/// Names candidates after their files. The suffix is left out if no other candidate has the same short name.
 fn assign_names(drafts: &mut [Draft]) {
     let mut uses: HashMap<&str, usize> = HashMap::with_capacity(drafts.len());
     for draft in drafts.iter() {
@@ -363,8 +364,8 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
     }
 }
 
-/// Looks up the baseline: a candidate by its name, else the recorded function, else a file. The recorded function, or a
-/// file that no candidate uses, is added to the candidates.
+/// Looks up the baseline. It is the candidate with this name, or else the recorded function, or else a file. The
+/// recorded function, or a file that no candidate uses, is added to the candidates.
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,
@@ -381,7 +382,7 @@ fn find_baseline(
     }
     let path = findings.absolute(&baseline.value);
     if !path.is_file() {
-        // If a candidate was dropped because of another mistake, the baseline may be that candidate.
+        // If a candidate was dropped because of another mistake, the baseline may have been that candidate.
         if no_mistakes {
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
@@ -437,8 +438,8 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The first 128 bits of the digest of a file's canonical path. A plan can have a hundred thousand files, and their
-/// paths would take more memory.
+/// The first 128 bits of the digest of a file's canonical path. Digests are kept because a plan can have a hundred
+/// thousand files, whose paths would take more memory.
 type PathDigest = [u8; 16];
 
 fn digest_of_path(path: &Path) -> PathDigest {

@@ -1,5 +1,5 @@
-//! Codecs: one zero-sized type per kind of value, which reads, checks, merges and prints it. `schema` gives each key
-//! its kind.
+//! Reads, checks, merges and prints the values in a plan, with a codec for each kind of value. A codec is a zero-sized
+//! type. `schema` chooses the codec of each key.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use super::table::{TomlValue, describe, wrong_type};
 pub(super) trait Codec {
     type Value: Clone + PartialEq + std::fmt::Debug;
 
-    /// Reads and checks a value. `None` if a mistake was reported.
+    /// Reads and checks a value. Returns `None` if a mistake was reported.
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Self::Value>;
 
     /// Prints a value as TOML on one line that reads back as the same value.
@@ -23,13 +23,13 @@ pub(super) trait Codec {
         *weaker = stronger.clone();
     }
 
-    /// The value that must be merged into `weaker` to get `value`; `None` if they are equal.
+    /// Returns the value that must be merged into `weaker` to get `value`, or `None` if the two are equal.
     fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
         (weaker != value).then(|| value.clone())
     }
 }
 
-/// A string without NUL characters. A string that has one cannot be an argument of a program.
+/// A string without NUL characters, because a string with one cannot be passed to a program as an argument.
 pub(super) struct Text;
 
 impl Codec for Text {
@@ -128,10 +128,10 @@ impl Codec for Seed {
     }
 }
 
-/// A value, or a word such as `auto`. The word is read as `None`.
+/// Either a value, or a word such as `auto`. The word is read as `None`.
 pub(super) struct OrWord<W, C>(PhantomData<(W, C)>);
 
-/// A word as a type, because a string cannot be a type parameter.
+/// A word that is given by a type, because a string cannot be a type parameter.
 pub(super) trait WordName {
     const WORD: &'static str;
 }

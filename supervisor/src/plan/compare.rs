@@ -1,13 +1,14 @@
-//! Lists the keys in which two resolved plans differ. `--resume` continues only with the same plan.
+//! Lists the keys in which two resolved plans differ. `--resume` uses it, because a run continues only with the same
+//! plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-/// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs, candidates,
-/// workspaces and replays include their names: `job.embedding.candidate.naive.symbol`. A table, job, candidate,
-/// workspace or replay that only one text has counts as one key. So do a changed order (`job (order)`) and the launches
-/// of a candidate.
+/// Returns the keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs, candidates,
+/// workspaces and replays include the names of these: `job.embedding.candidate.naive.symbol`. A table, job, candidate,
+/// workspace or replay that only one text contains counts as one key. A changed order (`job (order)`) also counts as
+/// one key, and so do the launches of a candidate.
 pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
     if old == new {
         return Vec::new();
@@ -18,7 +19,7 @@ pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
             compare_tables(&old, &new, "", &mut changed);
             changed.into_iter().collect()
         }
-        // One text was damaged after `resolved_toml` wrote it, so none of its keys can be trusted.
+        // One text was damaged after `resolved_toml` had written it, so none of its keys can be relied on.
         _ => vec!["the whole plan".to_owned()],
     }
 }
@@ -49,7 +50,7 @@ fn compare_tables(old: &Table, new: &Table, path: &str, changed: &mut BTreeSet<S
     }
 }
 
-/// The tables of an array with their names, in order. `None` if the value is not an array of named tables.
+/// Returns the tables of an array with their names, in order. `None` if the value is not an array of named tables.
 fn named(value: Option<&Value>) -> Option<Vec<(&str, &Table)>> {
     let array = value?.as_array()?;
     if array.is_empty() {

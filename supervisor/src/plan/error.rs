@@ -1,37 +1,37 @@
-//! The mistakes of a plan with their positions, and the collector that all modules of `plan` report to.
+//! Collects the mistakes in a plan with their positions. All modules of `plan` report to this collector.
 //!
-//! The other modules find mistakes, and `render` formats them.
+//! The other modules find the mistakes, and `render` formats them.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The maximum length of a name or value quoted in a message, in characters. More would fill a terminal.
+/// The maximum length of a name or value that a message quotes, in characters. A longer one would fill the terminal.
 const MAX_QUOTE_CHARS: usize = 80;
 
 /// One mistake. Its message begins in lower case, because it is shown after the file and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
-    /// The source: the plan's path, `configs/default.toml`, or the `--set` argument.
+    /// The text that contains the mistake: the plan's path, `configs/default.toml`, or the `--set` argument.
     pub file: String,
-    /// The line, from 1; 0 means the whole file.
+    /// The line, counted from 1. 0 means the whole file.
     pub line: usize,
-    /// The column in characters, from 1; 0 if `line` is 0.
+    /// The column in characters, counted from 1. It is 0 if `line` is 0.
     pub column: usize,
-    /// The key, such as `job.verify.repeats`; empty if the mistake is not about a key.
+    /// The key, such as `job.verify.repeats`. It is empty if the mistake is not about a key.
     pub key: String,
-    /// The text at that position, as `quote` shortens it.
+    /// The text at that position, shortened by `quote`.
     pub text: String,
     pub message: String,
     pub expected: Option<String>,
     /// A suggestion for correcting the mistake.
     pub help: Option<String>,
-    /// The index of its text in `PlanErrors::sources`.
+    /// The index in `PlanErrors::sources` of the text that contains the mistake.
     pub(super) source: usize,
     /// The byte range of the mistake in that text.
     pub(super) span: Range<usize>,
-    /// Whether this is a TOML syntax error. Other errors about the same range are then not reported.
+    /// Whether this is a TOML syntax error. If it is, other errors about the same range are not reported.
     syntax: bool,
 }
 
@@ -58,7 +58,7 @@ impl PlanError {
     }
 }
 
-/// A text that was read, with the index that turns byte offsets into positions.
+/// A text that was read, with an index that converts byte offsets to lines and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) label: String,
@@ -68,7 +68,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The line and column of a byte offset, both from 1.
+    /// Returns the line and the column of a byte offset, both counted from 1.
     fn position(&self, byte: usize) -> (usize, usize) {
         let mut byte = byte.min(self.text.len());
         while !self.text.is_char_boundary(byte) {
@@ -80,10 +80,10 @@ impl Source {
     }
 }
 
-/// The mistakes found in a plan, sorted by source and position. They lead to exit code 2.
+/// All mistakes that were found in a plan, sorted by source and position. They lead to exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanErrors {
-    /// Never empty.
+    /// The mistakes, of which there is at least one.
     pub errors: Vec<PlanError>,
     pub(super) sources: Vec<Source>,
 }
@@ -97,7 +97,7 @@ impl fmt::Display for PlanErrors {
 impl std::error::Error for PlanErrors {}
 
 impl PlanErrors {
-    /// An error about a file as a whole, without a position in it.
+    /// Returns an error about a file as a whole, without a position in the file.
     pub(super) fn of_file(label: String, message: String, help: Option<String>) -> Self {
         let error = PlanError {
             file: label,
@@ -125,7 +125,8 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// Another range for the same key: an element of an array, or the key itself instead of its value.
+    /// Returns a spot for the same key with another range, such as an element of an array, or the key instead of its
+    /// value.
     pub(super) fn at(&self, span: Range<usize>) -> Self {
         Self { source: self.source, span, key: self.key.clone() }
     }
@@ -199,7 +200,7 @@ impl Findings {
 
     /// Resolves a path against the plan's folder.
     pub(super) fn absolute(&self, path: &str) -> PathBuf {
-        // Collecting the components drops `.` and doubled slashes. It keeps `..`, which may follow a symbolic link.
+        // Collecting the components drops `.` and doubled slashes. It keeps `..`, which may come after a symbolic link.
         self.base_dir.join(path).components().collect()
     }
 
@@ -213,8 +214,8 @@ impl Findings {
             if let Some(value) = value {
                 return Ok(value);
             }
-            // A value should be missing only after a reported mistake. If none was reported, this error keeps the list
-            // from being empty.
+            // A value should be missing only if a mistake was reported. If none was, this error ensures that the list
+            // is not empty.
             return Err(PlanErrors::of_file(
                 self.sources.last().map(|source| source.label.clone()).unwrap_or_default(),
                 "the plan could not be resolved".to_owned(),
@@ -230,7 +231,7 @@ impl Findings {
     }
 }
 
-/// The mistake that was just reported, to which the caller can add details.
+/// The mistake that was just reported. The caller can add details to it.
 pub(super) struct Report<'f> {
     findings: &'f mut Findings,
 }
@@ -255,12 +256,12 @@ impl Report<'_> {
     }
 }
 
-/// Makes untrusted text safe for a message: limited in length, on one line, without control characters.
+/// Makes untrusted text safe for a message: short, on one line, and without control characters.
 pub(super) fn quote(text: &str) -> String {
     printable(text, MAX_QUOTE_CHARS)
 }
 
-/// The first `max` characters of a text, with unprintable characters escaped.
+/// Returns the first `max` characters of a text. Unprintable characters are escaped.
 pub(super) fn printable(text: &str, max: usize) -> String {
     let mut quoted = String::new();
     for (index, c) in text.chars().enumerate() {
@@ -277,10 +278,10 @@ pub(super) fn printable(text: &str, max: usize) -> String {
     quoted
 }
 
-/// The known word that the user most likely meant by `word`; `None` if no known word is near.
+/// Returns the known word that the user most likely meant by `word`, or `None` if no known word is near.
 pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    // Up to a third of the letters may be wrong, or one letter of a short word; more would suggest unrelated words.
-    // Long words are not compared, because the cost is the product of the lengths.
+    // Up to a third of the letters may be wrong, or one letter of a short word. If more were allowed, unrelated words
+    // would be suggested. Long words are not compared, because the cost is the product of the lengths.
     const MAX_WORD_BYTES: usize = 64;
     if word.len() > MAX_WORD_BYTES {
         return None;

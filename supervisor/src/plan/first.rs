@@ -1,10 +1,11 @@
-//! The plan that `init` writes: the smallest one that works, with common additions as comments.
+//! Composes the plan that `init` writes: the smallest one that works, with common additions as comments.
 
 use std::path::Path;
 
 use super::print::string;
 
-/// The text of a first plan. Paths are written as given, and relative ones start at the folder of the plan.
+/// Returns the text of a first plan. Paths are written as they are given. Relative ones start at the folder of the
+/// plan.
 pub fn first_plan(captures_dir: &Path, job_name: &str, baseline_file: &Path) -> String {
     let captures = string(&captures_dir.to_string_lossy());
     let name = string(job_name);

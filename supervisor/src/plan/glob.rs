@@ -1,5 +1,5 @@
-//! Finds files by pattern: candidates in a folder tree, entries in one folder. The search is bounded, and no file is
-//! opened.
+//! Finds files by pattern: candidates in a folder and its subfolders, and entries in a single folder. The search is
+//! bounded, and no file is opened.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt as _;
@@ -11,12 +11,12 @@ use walkdir::WalkDir;
 /// The maximum length of a pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 1024;
 
-/// The maximum number of files and folders visited for one pattern. A larger tree is probably a mistake, such as `/**`,
-/// and would take very long.
+/// The maximum number of files and folders that are visited for one pattern. A pattern that visits more, such as `/**`,
+/// is probably a mistake, and would take very long.
 const MAX_VISITED: usize = 1_000_000;
 
-/// The maximum depth to which `**` searches. It guards against trees that a faulty program created; deeper files
-/// are not found.
+/// The maximum depth to which `**` searches. Files below this depth are not found. The limit guards against folder
+/// trees that a faulty program created.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -50,25 +50,25 @@ pub(super) enum GlobError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub(super) path: PathBuf,
-    /// The length of `relative`, in bytes.
+    /// The length in bytes of the path that `relative` returns.
     length: usize,
 }
 
 impl Match {
-    /// The path below the fixed part of the pattern, with slashes.
+    /// Returns the part of the path below the fixed part of the pattern, with slashes.
     pub(super) fn relative(&self) -> &str {
         tail(&self.path, self.length).unwrap_or_default()
     }
 }
 
-/// The last bytes of a path, as many as `length` says. `None` if the path has fewer, or they are not UTF-8.
+/// Returns the last `length` bytes of a path. `None` if the path is shorter, or if these bytes are not UTF-8.
 pub(super) fn tail(path: &Path, length: usize) -> Option<&str> {
     let bytes = path.as_os_str().as_bytes();
     std::str::from_utf8(&bytes[bytes.len().checked_sub(length)?..]).ok()
 }
 
-/// The files that match a pattern, sorted by path. It is an error if no file matches, or more than `max` do. Symbolic
-/// links are followed.
+/// Returns the files that match a pattern, sorted by path. It is an error if no file matches, or if more than `max`
+/// files do. Symbolic links are followed.
 pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match>, GlobError> {
     let (root, rest) = split_fixed(pattern)?;
     let root: PathBuf = base.join(root).components().collect();
@@ -92,7 +92,8 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
         }
         let entry = match entry {
             Ok(entry) => entry,
-            // A link to a parent folder leads only to visited files. A dangling link, or one to itself, leads to none.
+            // A link to a parent folder leads only to files that are visited anyway. A dangling link, or one to itself,
+            // leads to none.
             Err(error) if error.loop_ancestor().is_some() || error.io_error().is_some_and(leads_nowhere) => {
                 continue;
             }
@@ -151,16 +152,16 @@ pub(super) fn check_file(path: &Path) -> Result<(), GlobError> {
     Err(GlobError::NotAFile { path: name, what })
 }
 
-/// The contents of one folder whose names match any of several patterns.
+/// The names in one folder that match at least one of several patterns.
 pub(super) struct Listing {
-    /// Everything that matches, sorted by name. This includes anything that is not a regular file, such as a dangling
-    /// link: it cannot be read, and must not be left out silently.
+    /// Everything that matches, sorted by name. Anything that is not a regular file, such as a dangling link, is
+    /// included, because it cannot be read and must not be left out silently.
     pub(super) files: Vec<PathBuf>,
-    /// For each pattern, whether it matches any name in the folder.
+    /// For each pattern, whether any name in the folder matches it.
     pub(super) has_match: Vec<bool>,
 }
 
-/// Lists what matches in one folder, without its subfolders. More than `max` matches are an error.
+/// Lists the matching names in one folder, without its subfolders. It is an error if more than `max` names match.
 pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Listing, GlobError> {
     let matchers = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<Vec<_>, _>>()?;
     let unreadable = |error: std::io::Error| GlobError::Unreadable {
@@ -207,8 +208,8 @@ pub(super) fn compile(pattern: &str) -> Result<GlobMatcher, GlobError> {
         .map_err(|error| GlobError::Malformed(error.kind().to_string()))
 }
 
-/// Splits a pattern into the folder before the first wildcard, and the rest. Without a wildcard, the rest is the last
-/// part.
+/// Splits a pattern into the folder before the first wildcard, and the rest. If there is no wildcard, the rest is the
+/// last part of the path.
 fn split_fixed(pattern: &str) -> Result<(String, String), GlobError> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(GlobError::TooLong);

@@ -1,4 +1,5 @@
-//! Reads `[[job]]` and `[[job.candidate]]` as written. `resolve` and `candidates` look up the files that they name.
+//! Reads `[[job]]` and `[[job.candidate]]` as they are written. `resolve` and `candidates` later look up the files that
+//! these name.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,7 @@ pub(super) struct RawCandidate {
     pub(super) language: Option<Located<Language>>,
     pub(super) symbol: Option<String>,
     pub(super) partial: Option<bool>,
-    /// `None` if a launch or a workspace has a mistake, which was reported.
+    /// The launches and workspaces. `None` if one of them has a mistake, which has been reported.
     pub(super) launch: Option<Launch>,
     pub(super) layers: Layers,
 }

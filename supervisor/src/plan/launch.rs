@@ -20,7 +20,7 @@ use super::print;
 use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
-/// Keys that are valid only in a launch. If one is found in a candidate's own table, the error says that the key
+/// Keys that are valid only in a launch. If a candidate's own table contains one of them, the error says that the key
 /// belongs in a launch.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
 
@@ -29,7 +29,7 @@ const NUMBER: &str = "a whole number from 0 to 4294967295, or an expression";
 const EXTENT: &str =
     "a whole number, an expression such as \"ceil_div(out.numel, 256)\", or an array of up to three of them";
 
-/// Reads the launches and workspaces of a candidate. `None` if any of them has a mistake.
+/// Reads the launches and workspaces of a candidate. Returns `None` if any of them has a mistake.
 pub(super) fn read_launch(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Option<Launch> {
     let before = findings.count();
     let workspaces = take_with(table, "workspace", findings, |value, spot, findings| {
@@ -156,14 +156,15 @@ fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Expression::parse(&text).map_err(|error| report(&error, spot, findings)).ok()
 }
 
-/// Reports a syntax error of an expression. Its exact position is known only if the string has no escapes; otherwise
+/// Reports a syntax error in an expression. Its exact position is known only if the string has no escapes. Otherwise
 /// the whole string is marked.
 fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
     let string_span = spot.span.clone();
     let without_escapes = string_span.len() == error.text.len() + 2;
     let at = |part: &Range<usize>| {
         let start = string_span.start + 1 + part.start;
-        // A missing part has no length, so one character is marked. At the end of the text, it is the closing quote.
+        // A missing part has length zero, so one character is marked instead. At the end of the text, this is the
+        // closing quote.
         start..(string_span.start + 1 + part.end).max(start + 1)
     };
     let span = if without_escapes { at(&error.at) } else { string_span.clone() };
@@ -186,7 +187,7 @@ impl Codec for Arg {
     }
 }
 
-/// The tables of a launch, each as its header and its lines.
+/// Returns the tables of a launch. Each consists of its header and its lines.
 pub(super) fn print_launch(launch: &Launch) -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let text = |expression: &Expression| print::string(expression.text());
     let extents = |extents: &[Expression; 3]| format!("[{}]", extents.each_ref().map(text).join(", "));

@@ -1,8 +1,8 @@
-//! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
-//! tables of the job, the tables of the candidate, and `--set`.
+//! Merges layers of settings into final settings. From weak to strong, the layers are `configs/default.toml`, the
+//! plan's top-level tables, the tables of the job, the tables of the candidate, and `--set`.
 //!
-//! `profile.parity` names a set of rules, which is one more layer. The tables of the level that sets `parity` override
-//! the rules, and the rules override weaker layers.
+//! `profile.parity` names a set of rules, which is one more layer. It comes directly below the tables of the level that
+//! sets `parity`: these tables override the rules, and the rules override weaker layers.
 //!
 //! Each table is checked once, before it is merged. A mistake at the top is therefore reported once, not once per job.
 
@@ -21,7 +21,7 @@ use super::schema::{
 use super::syntax;
 use super::table::TableReader;
 
-/// The tables that are allowed at the top of a plan, in a job and in a candidate.
+/// The tables of settings that are allowed on every level: at the top of a plan, in a job and in a candidate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layers {
     recycle: RecycleLayer,
@@ -31,7 +31,7 @@ pub(super) struct Layers {
     limits: LimitLayer,
 }
 
-/// All tables of settings that are allowed at the top of a plan.
+/// The tables of settings that are allowed at the top of a plan.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopLayers {
     pub(super) run: RunLayer,
@@ -39,7 +39,7 @@ pub(super) struct TopLayers {
     pub(super) shared: Layers,
 }
 
-/// The final settings of the plan, a job or a candidate. Tables that a level does not change are shared with the level
+/// The final settings of the plan, a job or a candidate. A table that a level does not change is shared with the level
 /// above, because a plan can have a hundred thousand candidates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -67,7 +67,7 @@ impl Layers {
         }
     }
 
-    /// Merges these layers with `stronger`, whose values win.
+    /// Merges these layers with `stronger`. If both set a key, the value of `stronger` is used.
     pub(super) fn under(&self, stronger: &Self) -> Self {
         Self {
             recycle: merged(&self.recycle, &stronger.recycle),
@@ -82,9 +82,9 @@ impl Layers {
     fn overridden(&self, set: &Self) -> Self {
         let mut merged = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
-            // `--set` appends last, because the compiler obeys the last flag. Flags that other layers appended
-            // therefore move to `flags`. In a printed plan, a level can only append to the flags of the level above. It
-            // cannot insert flags before those of `--set`.
+            // The flags of `--set` must be appended last, because the compiler obeys the last flag. Flags that other
+            // layers appended are therefore moved to `flags`. They cannot stay in `extra_flags`, before those of
+            // `--set`, because in a printed plan a level can only append to the flags of the level above.
             let appended_before = self.build.extra_flags.clone().unwrap_or_default();
             merged.build.flags.get_or_insert_default().extend(appended_before);
             merged.build.extra_flags = Some(appended.clone());
@@ -92,7 +92,7 @@ impl Layers {
         merged
     }
 
-    /// The final settings, with `--set` applied. `None` if a key has no value, because its value had a mistake.
+    /// Returns the final settings, with `--set` applied. `None` if a key has no value because its value had a mistake.
     pub(super) fn settle(&self, set: &Self, findings: &mut Findings, spot: &Spot) -> Option<Settings> {
         let merged = self.overridden(set);
         Some(Settings {
@@ -104,9 +104,9 @@ impl Layers {
         })
     }
 
-    /// The final settings of a job or candidate. `self` has the merged layers of the level above, and `own` has the
-    /// layers of the job or candidate itself. Tables that `own` does not change are shared with `above`, the final
-    /// settings of the level above.
+    /// Returns the final settings of a job or candidate. `self` contains the merged layers of the level above, and
+    /// `own` the layers of the job or candidate itself. Tables that `own` does not change are shared with `above`,
+    /// which are the final settings of the level above.
     pub(super) fn settle_below(
         &self,
         own: &Self,
@@ -166,8 +166,8 @@ pub(super) fn complete<S: Section>(layer: S, findings: &mut Findings, spot: &Spo
     match layer.settle() {
         Ok(settings) => Some(settings),
         Err(key) => {
-            // Every key has a default (a test ensures this), or gets a value from `resolve`. A value is therefore
-            // missing only after a reported mistake.
+            // Every key has a default (a test ensures this) or gets a value from `resolve`. A value is therefore
+            // missing only if a mistake was reported.
             if findings.count() == 0 {
                 findings.report(spot, format!("`{}.{key}` has no value and no default", S::TABLE));
             }
@@ -176,7 +176,7 @@ pub(super) fn complete<S: Section>(layer: S, findings: &mut Findings, spot: &Spo
     }
 }
 
-/// The compiled-in defaults.
+/// The default settings, which are compiled into the program.
 pub(super) const DEFAULTS: &str = include_str!("../../../configs/default.toml");
 
 /// The settings of `profile.parity = "kernelforge"`.
@@ -210,7 +210,7 @@ pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLaye
     layers
 }
 
-/// Reads one `KEY=VALUE`. If it is not TOML, or the key does not take this value, the value is read as a string
+/// Reads one `KEY=VALUE`. If it is not TOML, or if the key does not take this value, the value is read as a string
 /// instead.
 fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     let source = findings.add_source(&format!("--set {}", super::error::quote(argument)), argument);
@@ -231,7 +231,8 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_toml_errors.is_empty() {
         return as_toml;
     }
-    // A quoted value that the key does not take is an error. Read as a string, it would keep its quotes.
+    // A quoted value that the key does not take is an error. If it were read as a string, the quotes would become part
+    // of it.
     let is_toml = toml::de::DeTable::parse(argument).is_ok();
     if is_toml && value.trim_start().starts_with(['"', '\'']) {
         findings.put_back(as_toml_errors);
@@ -242,8 +243,8 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_string_errors.is_empty() {
         return as_string;
     }
-    // Positions of the first reading match the argument, so its errors are reported. If the argument was not TOML, the
-    // errors of the second reading explain more, and its key is at the same position.
+    // Errors of the first reading are reported if it was TOML, because their positions fit the argument. Otherwise, the
+    // errors of the second reading explain more. The key is at the same position in both.
     findings.put_back(if is_toml { as_toml_errors } else { as_string_errors });
     TopLayers::default()
 }

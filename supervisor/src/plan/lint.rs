@@ -1,8 +1,8 @@
-//! Capture lint: finds odd properties of a recorded call before any candidate runs on it.
+//! Finds odd properties of a recorded call (capture lint) before any candidate runs on it.
 //!
-//! This file has the lints that need only headers. `outputs` has the lints that need the values of the outputs, and
-//! `statistics` computes figures from these values. The caller has read the capture, so no file is opened. A lint does
-//! not refuse a capture; it warns that a verdict on the entry may mean little.
+//! This file contains the lints that need only headers. The lints in `outputs` need the values of the outputs, from
+//! which `statistics` computes figures. The caller has read the capture, so no file is opened here. A lint does not
+//! refuse a capture. It warns that a verdict on the entry may mean little.
 
 mod outputs;
 mod statistics;
@@ -22,9 +22,9 @@ use serde::Serialize;
 pub use outputs::{ReadRange, of_values};
 pub use statistics::{Statistics, statistics};
 
-/// The minimum size of a bloated storage, as a multiple of the part that the call uses.
+/// A storage counts as bloated if it is at least this many times as large as the part that the call uses.
 const BLOAT_FACTOR: u64 = 4;
-/// The minimum number of unused bytes in a bloated storage. Fewer are not worth a warning.
+/// A storage counts as bloated only if it has at least this many unused bytes. Fewer are not worth a warning.
 const BLOAT_BYTES: Bytes = Bytes::kib(256);
 
 /// The property that a lint warns about.
@@ -37,10 +37,10 @@ pub enum LintCode {
     NoOutput,
     /// The entry's arguments do not fit the job's signature in number or name.
     DifferingArity,
-    /// The call has an argument that no kernel can take, too many or too large arguments, or an output that cannot be
-    /// compared.
+    /// The call cannot be used. It has an argument that no kernel can take, arguments that are too many or too large,
+    /// or an output that cannot be compared.
     UnusableValue,
-    /// The capture has keys that are ignored.
+    /// The capture contains keys that are ignored.
     UnknownKeys,
     /// The output shares memory with an input.
     AliasedOutput,
@@ -52,7 +52,7 @@ pub enum LintCode {
     EmptyOutput,
     /// All elements of an output are equal, or nearly so. A kernel that ignores its inputs could pass.
     ConstantOutput,
-    /// Zeros would be within the absolute tolerance of an output.
+    /// The output is so small that zeros would be within its absolute tolerance.
     TinyOutput,
     /// An output contains NaNs or infinities.
     NonfiniteOutput,
@@ -100,12 +100,12 @@ impl Lint {
     }
 }
 
-/// The lint for an entry that cannot be read at all, or is not a recorded call.
+/// Returns the lint for an entry that cannot be read at all, or that is not a recorded call.
 pub fn unreadable(entry: &str, error: &dyn Error) -> Lint {
     Lint::new(entry, LintCode::Unreadable, chain(error))
 }
 
-/// The lint for an entry that does not fit its job's signature, or has a value that cannot be used.
+/// Returns the lint for an entry that does not fit its job's signature, or that has a value which cannot be used.
 pub fn unfit(entry: &str, error: &BindError) -> Lint {
     let code = match error {
         BindError::TooManyPositional { .. }
@@ -123,7 +123,7 @@ pub fn unfit(entry: &str, error: &BindError) -> Lint {
     Lint::new(entry, code, chain(error))
 }
 
-/// The lints that need only the headers.
+/// Returns the lints that need only the headers.
 pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     let mut lints = Vec::new();
     let name = subject.name;
@@ -165,7 +165,8 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     lints
 }
 
-/// A parameter that the call writes to, judging by the op's name or the arguments, with the reason for the message.
+/// Returns a parameter that the call writes to, judging by the op's name or the arguments. The text is the reason,
+/// which becomes part of the message.
 fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
     let first = || tensors(subject.arguments).next().map(|(argument, _)| argument.parameter.as_str());
     let tensor_named = |wanted: &str| {
@@ -206,7 +207,7 @@ fn tensors(arguments: &[Argument]) -> impl Iterator<Item = (&Argument, &Tensor)>
     })
 }
 
-/// The plain value of a parameter, even of one that is not among the plan's `params`.
+/// Returns the plain value of a parameter, even of one that is not among the plan's `params`.
 fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> {
     let by_name = subject.entry.kwargs.iter().find(|(name, _)| **name == *parameter).map(|(_, value)| value);
     let by_position = || -> Option<&Value> {
@@ -219,7 +220,7 @@ fn plain_argument(subject: &Subject<'_>, parameter: &str) -> Option<PlainValue> 
     }
 }
 
-/// The lints for storages that were saved as a whole although the call uses only small views of them.
+/// Returns the lints for storages that were saved as a whole although the call uses only small views of them.
 fn bloat(subject: &Subject<'_>) -> Vec<Lint> {
     let mut views: BTreeMap<StorageId, Vec<(Range<u64>, &str)>> = BTreeMap::new();
     let inputs = tensors(subject.arguments).map(|(argument, tensor)| (tensor, argument.path.as_str()));

@@ -1,4 +1,5 @@
-//! Codecs of arrays that replace or append, of environments that merge, and of folders and programs.
+//! Codecs for arrays (which replace weaker ones or append to them), for environments (which are merged), and for
+//! folders and programs.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -12,11 +13,12 @@ use super::glob::{GlobError, check_file};
 use super::print;
 use super::table::{TableReader, TomlValue, describe};
 
-/// The largest size of a list of flags or of an environment in one layer, in bytes. A process gets those of up to four
-/// layers (the defaults, plan, job and candidate), and Linux and the messages to runners allow 128 KiB.
+/// The largest size of a list of flags or of an environment in one layer, in bytes. A process receives those of up to
+/// four layers (the defaults, plan, job and candidate), and both Linux and the messages to runners allow 128 KiB in
+/// all.
 const MAX_COMMAND_BYTES: usize = 24 << 10;
 
-/// An array; a stronger layer replaces it.
+/// An array of values. The array of a stronger layer replaces it.
 pub(super) struct List<C>(PhantomData<C>);
 
 /// The maximum length of an array of values in a plan, such as flags, patterns or steps. A longer array is probably a
@@ -36,7 +38,7 @@ impl<C: Codec> Codec for List<C> {
     }
 }
 
-/// Reads the elements of an array with their positions. `None` if any of them has a mistake.
+/// Reads the elements of an array with their positions. Returns `None` if any element has a mistake.
 pub(super) fn located_list<C: Codec>(
     value: &TomlValue<'_>,
     spot: &Spot,
@@ -67,7 +69,7 @@ pub(super) fn located_list<C: Codec>(
     items.into_iter().collect()
 }
 
-/// An array of arguments for a command. A stronger layer replaces it.
+/// An array of arguments for a command. The array of a stronger layer replaces it.
 pub(super) struct Flags;
 
 impl Codec for Flags {
@@ -83,7 +85,7 @@ impl Codec for Flags {
     }
 }
 
-/// An array of arguments for a command. A stronger layer appends to it.
+/// An array of arguments for a command. The array of a stronger layer is appended to it.
 pub(super) struct Appended;
 
 impl Codec for Appended {
@@ -102,13 +104,14 @@ impl Codec for Appended {
     }
 
     fn difference(weaker: &Vec<String>, value: &Vec<String>) -> Option<Vec<String>> {
-        // Layers only append, so the weaker list is always a prefix (`layers` ensures this for `--set`).
+        // Layers only append, so the weaker list is always the beginning of the stronger one (`layers` ensures this for
+        // `--set`).
         let rest = value.strip_prefix(weaker.as_slice()).unwrap_or(value);
         (!rest.is_empty()).then(|| rest.to_vec())
     }
 }
 
-/// Returns whether the texts together are short enough for a command. Reports them if they are not.
+/// Returns whether all texts together are short enough for a command, and reports them if they are not.
 fn fits_a_command(lengths: impl Iterator<Item = usize>, spot: &Spot, findings: &mut Findings) -> bool {
     let bytes: usize = lengths.sum();
     if MAX_COMMAND_BYTES < bytes {
@@ -149,8 +152,8 @@ impl Codec for Folder {
     }
 }
 
-/// A program: a name that is looked up on `PATH`, or a path relative to the plan's folder. Symbolic links are not
-/// resolved, because the interpreter of a virtual environment is a link.
+/// A program, given by a name that is looked up on `PATH`, or by a path relative to the plan's folder. Symbolic links
+/// are not resolved, because the interpreter of a virtual environment is such a link.
 pub(super) struct Program;
 
 impl Codec for Program {

@@ -1,11 +1,11 @@
-//! Tests mistakes in a plan. Each mistake must give one message at one position.
+//! Tests the messages about mistakes in a plan. Each mistake must give one message at one position.
 
 use std::path::Path;
 
 use super::{Plan, PlanError};
 use crate::snapshot;
 
-/// A folder with the capture set and the kernels that the plans below name.
+/// Returns a folder with the capture set and the kernels that the plans below name.
 pub(super) fn fixture_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in [
@@ -341,7 +341,7 @@ fn mistakes_in_whole_plans_and_in_set_arguments_have_positions() {
     }
 }
 
-/// Line, column, key, and a part of the message.
+/// The line, the column, the key, and a part of the message.
 type Expected<'e> = (usize, usize, &'e str, &'e str);
 
 /// Compares the errors of a plan with one expected error. Returns a description if they differ.

@@ -1,7 +1,7 @@
 //! Reads `plan.toml` into a checked [`Plan`], or reports every mistake in it with its position.
 //!
-//! Apart from the plan's own file, it reads no file: it only expands globs and checks that paths exist. It starts no
-//! process, and uses no other module of the supervisor. (`lint` gets the values that it needs from its caller.)
+//! Apart from the plan itself, this module reads no file. It only expands globs and checks that paths exist. It starts
+//! no process, and uses no other module of the supervisor. (`lint` receives the values that it needs from its caller.)
 //!
 //! ```text
 //! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──resolved──▶ text
@@ -63,15 +63,16 @@ pub use quantity::{Amount, Floor};
 pub use resolved::resolved_toml;
 pub use submitted::{Submission, SubmissionError};
 
-/// The size limit of a plan. People and small programs write plans, so a larger file is probably not a plan.
+/// The largest size of a plan, in bytes. People and small programs write plans, so a larger file is probably not a
+/// plan.
 pub const MAX_PLAN_BYTES: u64 = 1 << 20;
 
 /// The maximum number of jobs in a plan. The supervisor reads the capture set of each job, and every report has a part
 /// for it.
 pub const MAX_JOBS: usize = 1000;
 
-/// The maximum number of candidates in a plan. Each costs the supervisor a few hundred bytes; a run with far fewer
-/// already takes hours.
+/// The maximum number of candidates in a plan. Each takes a few hundred bytes of the supervisor's memory. Even a run
+/// with far fewer candidates takes hours.
 pub const MAX_CANDIDATES: usize = 100_000;
 
 /// The maximum number of entries in a job.
@@ -81,7 +82,7 @@ pub const MAX_ENTRIES: usize = 100_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub source_path: PathBuf,
-    /// The folder of the plan. Relative paths in the plan start there.
+    /// The folder of the plan, at which relative paths in the plan start.
     pub base_dir: PathBuf,
     pub run: RunSettings,
     pub memory: MemorySettings,
@@ -91,11 +92,11 @@ pub struct Plan {
     pub replays: Vec<ReplayPlan>,
 }
 
-/// `[[replay]]`: recorded calls of the jobs. They are made after all jobs of the plan have ended, in the order of
-/// `steps`, with the tensors in a pool of `budget` bytes.
+/// A `[[replay]]`: recorded calls of the jobs, which are made in the order of `steps` after all jobs of the plan have
+/// ended. The tensors are kept in a pool of `budget` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPlan {
-    /// The name, unique in the plan. A file is named after it.
+    /// The name, which is unique in the plan. It becomes part of the name of a file.
     pub name: String,
     /// The job and entry of each step. An entry is named by its file without the suffix.
     pub steps: Vec<(JobId, String)>,
@@ -103,15 +104,15 @@ pub struct ReplayPlan {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// The number of steps after the running one whose tensors are loaded in advance, if the pool has room.
+    /// How many of the steps after the running one have their tensors loaded in advance, if the pool has room.
     pub prefetch: u32,
 }
 
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job. The baseline takes its place if there is no winner, if the winner does not support all
-    /// of the job's entries in the replay, or, on a device, if the winner has host code.
+    /// The winner of each job. The baseline makes the calls instead if there is no winner, or if the winner does not
+    /// support all of the job's entries in the replay. On a device, it also does so if the winner has host code.
     Winners,
     Baseline,
 }
@@ -122,20 +123,20 @@ pub struct RunSettings {
     pub device: DeviceChoice,
     pub verifiers: NonZeroU32,
     pub stages: Stages,
-    /// The disk space that all built libraries of the run can take together.
+    /// The most disk space that all libraries of the run may take together.
     pub max_artifacts: Bytes,
 }
 
 /// The device that runs the candidates, as the plan chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first card, if the plan has candidates for a device and the machine has a card; otherwise the CPU.
+    /// The first card, if the plan has candidates for a device and the machine has a card. Otherwise, the CPU.
     Auto,
     Named(Device),
 }
 
 impl DeviceChoice {
-    /// The device that the plan names; `None` for `auto`, which is resolved by looking at the machine.
+    /// Returns the device that the plan names. `None` for `auto`, which is resolved later by looking at the machine.
     pub fn named(self) -> Option<Device> {
         match self {
             Self::Auto => None,
@@ -157,8 +158,8 @@ impl Stages {
         self.flag(stage).is_some_and(|flag| *flag)
     }
 
-    /// The flag of a stage. `None` for a replay, which has its own table in the plan, and for stages that come with a
-    /// profile.
+    /// Returns the flag that says whether a stage is run. `None` for a replay, which has its own table in the plan, and
+    /// for stages that are part of profiling.
     fn flag(&mut self, stage: Stage) -> Option<&mut bool> {
         match stage {
             Stage::Build => Some(&mut self.build),
@@ -180,17 +181,17 @@ pub struct MemorySettings {
     pub spare: bool,
 }
 
-/// The swap use that a run tolerates.
+/// How much swapping a run tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapUse {
-    /// No page of the run's own processes should be swapped out. If pages are, the supervisor reports it and ends idle
+    /// No page of the run's own processes should be swapped out. If some are, the supervisor reports this and ends idle
     /// workers.
     Own,
     /// Swapping is ignored.
     Any,
 }
 
-/// Whether host and device share one memory.
+/// Whether host and device are treated as sharing one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unified {
     Auto,
@@ -198,15 +199,15 @@ pub enum Unified {
     No,
 }
 
-/// `[[job]]`: one op.
+/// A `[[job]]`, which is about one op.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobPlan {
     pub id: JobId,
-    /// The name, unique in the plan.
+    /// The name, which is unique in the plan.
     pub name: String,
     /// The capture folder or store. It existed when the plan was read.
     pub captures: PathBuf,
-    /// Patterns of file names in `captures`; [`entry_files`] applies them.
+    /// Patterns for file names in `captures`. [`entry_files`] lists the files that match.
     pub entries: Vec<String>,
     pub dtypes: Option<Vec<DType>>,
     pub params: Option<Vec<String>>,
@@ -221,8 +222,8 @@ pub struct JobPlan {
     pub build: Arc<BuildSettings>,
     pub verify: Arc<VerifySettings>,
     pub profile: Arc<ProfileSettings>,
-    /// The limits of candidates that are submitted during the run. [`JobPlan::admit`] copies them, `partial` and the
-    /// four settings above from the job.
+    /// The limits of candidates that are submitted during the run. [`JobPlan::admit`] gives such a candidate these
+    /// limits, the value of `partial`, and the four settings above.
     pub limits: Arc<LimitSettings>,
 }
 
@@ -231,7 +232,7 @@ pub struct JobPlan {
 pub struct CandidatePlan {
     pub id: CandidateId,
     pub job: JobId,
-    /// The name, unique in its job.
+    /// The name, which is unique in its job.
     pub name: String,
     pub source: CandidateSource,
     pub recycle: Arc<RecycleSettings>,
@@ -240,18 +241,18 @@ pub struct CandidatePlan {
     pub profile: Arc<ProfileSettings>,
     pub limits: Arc<LimitSettings>,
     pub partial: bool,
-    /// The launches of a candidate without host code; otherwise empty.
+    /// The launches of a candidate without host code. Empty for any other candidate.
     pub launch: Arc<Launch>,
 }
 
 impl Plan {
-    /// Reads and checks a plan. `set` holds the arguments of `--set`, each of the form `KEY=VALUE`.
+    /// Reads and checks a plan. `set` contains the arguments of `--set`, each of the form `KEY=VALUE`.
     pub fn load(path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
         let text = read_bounded(path)?;
         Self::parse(&text, path, set)
     }
 
-    /// Checks the text of a plan. `path` is the file that contains the text, or would contain it.
+    /// Checks the text of a plan. `path` is the file that contains the text, or the file that it would be written to.
     pub fn parse(text: &str, path: &Path, set: &[String]) -> Result<Self, PlanErrors> {
         resolve::resolve(text, path, set)
     }
@@ -261,15 +262,15 @@ impl Plan {
     }
 
     pub fn candidate(&self, id: CandidateId) -> Option<&CandidatePlan> {
-        // Candidates are numbered job by job, then as they are submitted, so the numbers within a job are always
-        // sorted.
+        // Candidates are numbered job by job, and later in the order in which they are submitted. The numbers within a
+        // job are therefore always sorted.
         self.jobs.iter().find_map(|job| {
             let index = job.candidates.binary_search_by_key(&id, |candidate| candidate.id).ok()?;
             job.candidates.get(index)
         })
     }
 
-    /// The device that the candidates run on. `auto` counts as the CPU until it is resolved.
+    /// Returns the device that the candidates run on. `auto` counts as the CPU until it is resolved.
     pub fn device(&self) -> Device {
         self.run.device.named().unwrap_or_default()
     }
@@ -279,19 +280,21 @@ impl Plan {
         self.candidates().any(|candidate| candidate.source.language.needs_device())
     }
 
-    /// The stages that run on the run's device. A device that cannot time anything has no profile stage.
+    /// Returns the stages that are run on the run's device. If the device cannot time anything, the profile stage is
+    /// left out.
     pub fn stages(&self) -> Stages {
         let stages = self.run.stages;
         Stages { profile: stages.profile && self.device().kind().not_timed().is_none(), ..stages }
     }
 
-    /// The reason why no candidate is timed although the plan has a profile stage; `None` if candidates are timed, or
+    /// Returns why no candidate is timed although the plan has a profile stage. `None` if candidates are timed, or if
     /// the plan has no such stage.
     pub fn not_timed_because(&self) -> Option<&'static str> {
         self.device().kind().not_timed().filter(|_| self.run.stages.profile)
     }
 
-    /// The reason why this candidate is not timed although the plan has a profile stage: its device, or its language.
+    /// Returns why this candidate is not timed although the plan has a profile stage: because of its device, or its
+    /// language.
     pub fn candidate_not_timed_because(&self, candidate: &CandidatePlan) -> Option<&'static str> {
         let by_language = || candidate.source.language.not_timed().filter(|_| self.run.stages.profile);
         self.not_timed_because().or_else(by_language)
@@ -346,7 +349,8 @@ pub enum EntriesError {
     NoMatch { job: String, captures: PathBuf, patterns: String },
 }
 
-/// The files of a job's capture set, or the manifests of its capture store, that match `entries`, sorted by name.
+/// Returns the files of a job's capture set that match `entries`, or the manifests of its capture store, sorted by
+/// name.
 pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
     let folder = opt_shared::capture::store::entries_folder(&job.captures);
     let listing =

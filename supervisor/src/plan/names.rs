@@ -1,9 +1,10 @@
-//! Rules for names. People type them, read them in tables, and find them as folder names.
+//! Checks the names of runs, jobs, candidates and replays. People type them, read them in tables, and find them as
+//! folder names.
 
-/// The longest name, in characters. Names must fit into a column of a table and into `--only JOB/CANDIDATE`.
+/// The longest name, in characters. A name must fit into a column of a table and into `--only JOB/CANDIDATE`.
 pub(super) const MAX_NAME_CHARS: usize = 128;
 
-/// The kind of thing that has the name. It decides which characters are allowed.
+/// The kind of thing that a name is for. It decides which characters are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOf {
     /// The name of a run, which becomes a folder beside the link `latest`, or of a replay, after which a file is named.
@@ -14,7 +15,7 @@ pub(super) enum NameOf {
     Parameter,
 }
 
-/// Returns the reason why a text cannot be a name, as the end of a sentence (`is empty`); `None` if it can be one.
+/// Returns why a text cannot be a name, as the end of a sentence (`is empty`). `None` if it can be one.
 pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     if name.is_empty() {
         return Some("is empty");

@@ -1,6 +1,6 @@
 //! Prints single values and keys as TOML that reads back as the same value.
 
-/// A TOML basic string on one line.
+/// Returns a text as a TOML basic string on one line.
 pub(super) fn string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -19,13 +19,13 @@ pub(super) fn string(text: &str) -> String {
     quoted
 }
 
-/// A key, without quotes if TOML allows it.
+/// Returns a key, without quotes if TOML allows it.
 pub(super) fn key(text: &str) -> String {
     let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if bare { text.to_owned() } else { string(text) }
 }
 
-/// The shortest text that reads back as the same number.
+/// Returns the shortest text that reads back as the same number.
 pub(super) fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -37,7 +37,7 @@ pub(super) fn float(value: f64) -> String {
     format!("{value:?}")
 }
 
-/// An inline table.
+/// Returns an inline table.
 pub(super) fn braces(pairs: &[String]) -> String {
     if pairs.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", pairs.join(", ")) }
 }

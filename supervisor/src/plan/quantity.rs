@@ -1,8 +1,8 @@
 //! Parses and prints the amounts of a plan: shares (`"60%"`), amounts that are a size or a share, `max(a, b)`, and
 //! durations.
 //!
-//! Every value that a plan can express is printed so that it reads back unchanged. [`Bytes`] parses plain sizes, and
-//! the schema decides which key takes which kind of amount.
+//! Every value that a plan can express is printed in such a way that it reads back unchanged. Plain sizes are parsed by
+//! [`Bytes`], and the schema decides which key takes which kind of amount.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The amount in bytes, if the memory has `whole` bytes.
+    /// Returns the amount in bytes for a memory of `whole` bytes.
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
             Self::Share(share) => whole.fraction(share),
@@ -28,7 +28,7 @@ impl Amount {
         }
     }
 
-    /// Parses an amount as a plan writes it.
+    /// Parses an amount that is written as in plans.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.ends_with('%') {
@@ -45,7 +45,7 @@ impl Amount {
     }
 }
 
-/// The amount of memory to keep free: one amount, or the larger of two.
+/// The amount of memory to keep free. It is a single amount, or the larger of two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Floor {
     Amount(Amount),
@@ -77,7 +77,7 @@ impl Floor {
     }
 }
 
-/// Parses `"60%"` as 0.6. The range is 0% to 100%, both included.
+/// Parses a share: `"60%"` becomes 0.6. The range is 0% to 100%, both included.
 pub(super) fn parse_share(text: &str) -> Option<f64> {
     let number = text.trim().strip_suffix('%')?.trim();
     if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
@@ -87,9 +87,10 @@ pub(super) fn parse_share(text: &str) -> Option<f64> {
     (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
 }
 
-/// The shortest percentage that reads back as exactly this share.
+/// Returns the shortest percentage that reads back as exactly this share.
 pub(super) fn print_share(share: f64) -> String {
-    // `share * 100.0` may differ from the original percentage in the last bit. One of its neighbours is then right.
+    // `share * 100.0` may differ from the original percentage in the last bit. In that case, the nearest number above
+    // or below it is right.
     const MAX_DIGITS: usize = 20;
     let scaled = share * 100.0;
     for digits in 0..=MAX_DIGITS {
@@ -119,8 +120,8 @@ pub(super) fn print_size(size: Bytes) -> String {
 
 const DURATION_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Parses a duration such as `"10ms"`, `"60s"` or `"1h30m"`: whole numbers with units from large to small, each at most
-/// once.
+/// Parses a duration such as `"10ms"`, `"60s"` or `"1h30m"`. It consists of whole numbers with units, from large to
+/// small, and each unit occurs at most once.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut milliseconds: u64 = 0;
@@ -146,8 +147,8 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     (duration <= MAX_DURATION).then_some(duration)
 }
 
-/// Prints a duration. It reads back as the same duration if it is a whole number of milliseconds, the smallest unit of
-/// a plan.
+/// Prints a duration. If it is a whole number of milliseconds, which is the smallest unit in a plan, it reads back as
+/// the same duration.
 pub(super) fn print_duration(duration: Duration) -> String {
     let mut milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Renders the mistakes of a plan in the style of rustc: the line, a mark under the faulty part, and a help text.
+//! Renders the mistakes in a plan in the style of rustc: the line, a mark under the faulty part, and a help text.
 
 use std::path::Path;
 
@@ -7,13 +7,14 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use super::error::{PlanError, PlanErrors, Source, printable};
 use super::names::is_printable;
 
-/// The maximum number of mistakes shown. More are not useful, and a plan can have a mistake in every byte.
+/// The maximum number of mistakes that are shown. More are not useful, and a plan can have a mistake in every byte.
 const MAX_SHOWN: usize = 100;
 
-/// The maximum length of a line that is shown, in bytes. For a longer line only the position is given.
+/// The maximum length of a line that is shown, in bytes. If a line is longer, only the position of the mistake is
+/// given.
 const MAX_LINE_BYTES: usize = 400;
 
-/// The maximum length of a path in a message, in characters: the system's own limit (`PATH_MAX`).
+/// The maximum length of a path in a message, in characters. This is the system's own limit (`PATH_MAX`).
 const MAX_PATH_CHARS: usize = 4096;
 
 impl PlanErrors {
@@ -66,7 +67,7 @@ fn draw<'a>(error: &'a PlanError, source: Option<&'a Source>) -> Group<'a> {
     group
 }
 
-/// The line in which a mistake begins, and the range to mark in it.
+/// Returns the line in which a mistake begins, and the range to mark in this line.
 fn window<'t>(error: &PlanError, text: &'t str) -> Option<(&'t str, usize, usize)> {
     let before = text.get(..error.span.start)?;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -82,7 +83,8 @@ fn window<'t>(error: &PlanError, text: &'t str) -> Option<(&'t str, usize, usize
     (drawable && plain).then_some((line, start, end.max(start)))
 }
 
-/// A path as shown in messages. Unprintable characters are escaped, because a file system accepts any name.
+/// Returns a path as it is shown in messages. Unprintable characters are escaped, because a file system accepts any
+/// name.
 pub(super) fn label(path: &Path) -> String {
     printable(&path.to_string_lossy(), MAX_PATH_CHARS)
 }

@@ -1,7 +1,8 @@
-//! Reads and prints `[[replay]]`: recorded calls of the jobs in a given order, within a memory budget.
+//! Reads and prints `[[replay]]` tables, each of which lists recorded calls of the jobs that are made again in a given
+//! order, within a memory budget.
 //!
-//! Looks up the jobs and entries that a replay names. Opens no capture, so the sizes of tensors are checked
-//! later.
+//! This file looks up the jobs and entries that a replay names. It opens no capture, so the sizes of tensors are
+//! checked later.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +21,18 @@ use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
-/// The maximum number of replays in a plan. Each runs alone at the end of the run, and its result lists up to a
+/// The maximum number of replays in a plan. Each one runs alone at the end of the run, and its result lists up to a
 /// thousand steps.
 pub const MAX_REPLAYS: usize = 16;
-/// The maximum of `prefetch`. Hardly any pool has room for the tensors of more steps.
+/// The largest allowed value of `prefetch`. Hardly any pool has room for the tensors of more steps.
 const MAX_PREFETCH: u32 = 64;
-/// The default of `prefetch`: one step ahead, in the memory that the running step leaves free.
+/// The default value of `prefetch`. It loads the tensors of one step ahead, into memory that the running step leaves
+/// free.
 const DEFAULT_PREFETCH: u32 = 1;
 const RECORDED: &str = "recorded";
 const STEPS: &str = "an array of pairs `[\"JOB\", \"ENTRY\"]`, or \"recorded\"";
 
-/// A `[[replay]]` as written. Its jobs and entries have not been looked up.
+/// A `[[replay]]` as it is written. Its jobs and entries have not been looked up.
 pub(super) struct RawReplay {
     name: Option<Located<String>>,
     job: Option<Located<String>>,
@@ -47,7 +49,7 @@ enum Steps {
     Pairs(Vec<Located<(String, String)>>),
 }
 
-/// One step: `["JOB", "ENTRY"]`.
+/// One step, written as `["JOB", "ENTRY"]`.
 struct Pair;
 
 impl Codec for Pair {
@@ -122,19 +124,19 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Some(Steps::Pairs(pairs))
 }
 
-/// The jobs that replays can refer to. A reference to a job with a mistake is not a further mistake, so it is not
+/// The jobs that replays can refer to. A reference to a job with a mistake is not a further mistake and is not
 /// reported.
 #[derive(Clone, Copy)]
 pub(super) struct KnownJobs<'j> {
     /// The jobs without mistakes.
     pub(super) settled: &'j [JobPlan],
-    /// The names of all jobs in the plan; `None` for a job without a usable name.
+    /// For each job in the plan, its name. `None` for a job without a usable name.
     pub(super) written: &'j [Option<String>],
 }
 
 impl<'j> KnownJobs<'j> {
-    /// The job with this name. `None` if the job has a mistake or does not exist. Only a job that does not exist is
-    /// reported here.
+    /// Returns the job with this name. `None` if the job has a mistake or does not exist. Only the latter is reported
+    /// here.
     fn find(self, name: &str, spot: &Spot, findings: &mut Findings) -> Option<&'j JobPlan> {
         let found = self.settled.iter().find(|job| job.name == name);
         // The replay may mean a job that has no usable name.
@@ -233,7 +235,7 @@ fn steps_of(
     }
 }
 
-/// The names of a job's entries, in order. Empty if they cannot be listed, which was reported with the job.
+/// Returns the names of a job's entries, in order. Empty if they cannot be listed, which was reported with the job.
 fn entries_of<'e>(job: &JobPlan, known: &'e mut BTreeMap<JobId, Vec<String>>) -> &'e [String] {
     known.entry(job.id).or_insert_with(|| {
         let stem = |path: &std::path::PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
@@ -241,7 +243,7 @@ fn entries_of<'e>(job: &JobPlan, known: &'e mut BTreeMap<JobId, Vec<String>>) ->
     })
 }
 
-/// Prints one replay as lines of TOML that read back as the same replay.
+/// Returns the lines of one replay, as TOML that reads back as the same replay.
 pub(super) fn print_replay(replay: &ReplayPlan, jobs: &[JobPlan]) -> Vec<(&'static str, String)> {
     let name = |id: JobId| jobs.get(id.index()).map_or_else(String::new, |job| job.name.clone());
     let pairs: Vec<(String, String)> =

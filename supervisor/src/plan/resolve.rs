@@ -1,4 +1,5 @@
-//! Assembles a plan: reads all layers, looks up the files that jobs refer to, and numbers jobs and candidates.
+//! Assembles a plan: reads all layers of settings, looks up the files that jobs refer to, and numbers jobs and
+//! candidates.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,8 +55,8 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
     findings.finish(plan)
 }
 
-/// The plan's path and its folder, both absolute. They must be UTF-8, because a resolved plan is printed with its
-/// paths.
+/// Returns the plan's path and its folder, both absolute. They must be UTF-8, because they are printed in a resolved
+/// plan.
 fn absolute(path: &Path) -> Result<(PathBuf, PathBuf), PlanErrors> {
     let refuse = |message: &str| PlanErrors::of_file(label(path), message.to_owned(), None);
     let source_path =
@@ -68,7 +69,7 @@ fn absolute(path: &Path) -> Result<(PathBuf, PathBuf), PlanErrors> {
     Ok((source_path, base_dir))
 }
 
-/// The stem of the plan's file, or `plan` if the stem cannot be the name of a folder.
+/// Returns the name of the plan's file without its suffix, or `plan` if that cannot be the name of a folder.
 fn name_of_file(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     if objection(&stem, NameOf::Run).is_none() { stem } else { "plan".to_owned() }
@@ -90,18 +91,18 @@ fn read_plan(text: &str, whole: &Spot, findings: &mut Findings) -> (TopLayers, V
     (layers, jobs, replays)
 }
 
-/// The layers above a job.
+/// The layers of settings above a job.
 struct Levels<'l> {
     top: &'l Layers,
     set: &'l Layers,
     whole: &'l Spot,
-    /// The device of the run; `None` while it is `auto`.
+    /// The device of the run. `None` while it is `auto`.
     device: Option<Device>,
 }
 
 impl Levels<'_> {
-    /// Resolves all jobs. Returns the name of each job in the plan, including jobs with mistakes; `None` if a job has
-    /// no usable name.
+    /// Resolves all jobs. Also returns the name of every job in the plan, including jobs with mistakes. The name is
+    /// `None` if a job has no usable one.
     fn settle_jobs(
         &mut self,
         raw_jobs: &[RawJob],
@@ -231,8 +232,8 @@ impl Levels<'_> {
     }
 }
 
-/// Reports candidates that the device of the run cannot run. Candidates found by one pattern, possibly thousands, are
-/// reported once.
+/// Reports candidates that the device of the run cannot run. For the candidates from one pattern, possibly thousands,
+/// there is one report.
 fn report_unfit(listed: &CandidateList, device: Option<Device>, findings: &mut Findings) {
     let Some(device) = device else { return };
     let mut reported: Option<&Rc<Spot>> = None;
@@ -246,7 +247,8 @@ fn report_unfit(listed: &CandidateList, device: Option<Device>, findings: &mut F
     }
 }
 
-/// The capture folder of a job. Reports a folder that cannot be used, and patterns that match no file in it.
+/// Returns the capture folder of a job. Reports a folder that cannot be used, and patterns that match none of its
+/// files.
 fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     let captures = raw.captures.as_ref()?;
     let path = findings.absolute(&captures.value);
@@ -294,7 +296,7 @@ fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The job's name, and its position in the plan.
+/// Returns the job's name, and the position of the name in the plan.
 fn name_of_job(raw: &RawJob, captures: Option<&Path>) -> Option<(String, Spot)> {
     if let Some(name) = &raw.name {
         return Some((name.value.clone(), name.spot.clone()));

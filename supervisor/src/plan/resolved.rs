@@ -1,7 +1,8 @@
-//! Prints a resolved plan as TOML. `check` shows this text, and `--resume` compares it with what the run stored.
+//! Prints a resolved plan as TOML. `check` shows this text, and `--resume` compares it with the text that the run
+//! stored.
 //!
-//! The text reads back as the same plan. Its top-level tables have every setting, and jobs and candidates have only the
-//! settings that differ from the level above. Each file that a pattern matched is printed as a candidate.
+//! The text reads back as the same plan. Its top-level tables contain every setting. Jobs and candidates contain only
+//! the settings that differ from the level above. Each file that a pattern matched is printed as a separate candidate.
 
 use std::fmt::Write;
 

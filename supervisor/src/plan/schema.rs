@@ -1,8 +1,8 @@
-//! The schema: every table of settings with its keys, and the kind of value that each key takes.
+//! Defines every table of settings with its keys, and the kind of value that each key takes.
 //!
 //! From this one description, a macro derives the layers, how layers are merged, and how final values are printed. A
-//! layer has the keys that one table sets at one level: defaults, plan, job, candidate or `--set`. `job` reads the keys
-//! of `[[job]]` that are not in such tables.
+//! layer contains the keys that one table sets at one level: defaults, plan, job, candidate or `--set`. The keys of
+//! `[[job]]` that are not in such tables are read in `job`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -34,7 +34,7 @@ use super::{DeviceChoice, MemorySettings, ReplayCandidates, RunSettings, Stages,
 /// The smallest `build.memory`, in bytes. With less, a compiler can crash instead of reporting that it lacks memory.
 const MIN_COMPILER_MEMORY: u64 = 4 << 20;
 
-/// One table as read from one source. Keys that it does not set are left to weaker layers.
+/// One table as it is read from one source. Keys that are not set here get their values from weaker layers.
 pub(super) trait Section: Clone + Default {
     type Settings: Clone + PartialEq;
     const TABLE: &'static str;
@@ -43,11 +43,11 @@ pub(super) trait Section: Clone + Default {
     fn read(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Self;
     fn is_empty(&self) -> bool;
     fn merge(&mut self, stronger: &Self);
-    /// The settings with a value for every key, or the first key that has none.
+    /// Returns the settings, in which every key has a value. The error is the first key that has none.
     fn settle(self) -> Result<Self::Settings, &'static str>;
-    /// The keys with their values as TOML.
+    /// Returns the keys with their values as TOML.
     fn print(settings: &Self::Settings) -> Vec<(&'static str, String)>;
-    /// The keys that must be written over `weaker` to get `settings`, with their values as TOML.
+    /// Returns the keys that must be written over `weaker` to get `settings`, with their values as TOML.
     fn difference(weaker: &Self::Settings, settings: &Self::Settings) -> Vec<(&'static str, String)>;
 }
 
@@ -152,7 +152,7 @@ sections! {
         "tolerance" => tolerance: Word<ToleranceProfile>,
         "required_matched_ratio" => required_matched_ratio: Ratio,
         "nonfinite" => nonfinite: Word<Nonfinite>,
-        // One call cannot show that a kernel depends on the previous content of its output.
+        // A single call cannot show that a kernel depends on the previous content of its output.
         "repeats" => repeats: Number<2, 1000>,
         "stop_after" => stop_after: Number<0, 1_000_000>,
         "call_timeout" => call_timeout: Time,
@@ -176,7 +176,7 @@ sections! {
     LimitLayer => LimitSettings, "limits" {
         "memory" => memory: OrWord<AutoWord, Size<1>>,
         "threads" => threads: OrWord<CoresWord, Number<1, 4096>>,
-        // The maximum of the Linux kernel (`PID_MAX_LIMIT`).
+        // The highest value that the Linux kernel allows (`PID_MAX_LIMIT`).
         "processes" => processes: OrWord<AutoWord, Number<1, 4_194_304>>,
         // With fewer than 16, the dynamic loader cannot open its libraries.
         "open_files" => open_files: Number<16, 1_048_576>,
@@ -221,7 +221,7 @@ impl Words for Language {
     };
 }
 
-/// The table that a key belongs in; `None` if there is none, or several.
+/// Returns the table that a key belongs in. `None` if no table or several tables have such a key.
 pub(super) fn table_of_key(key: &str) -> Option<&'static str> {
     let mut tables = TABLES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(table, _)| *table);
     // If several tables have the key, it is unclear which one was meant.
@@ -272,7 +272,7 @@ impl Codec for DeviceName {
     }
 }
 
-/// `auto`, `none`, or an array of the parameters that vary.
+/// Which parameters vary: `auto`, `none`, or an array of names.
 pub(super) struct VaryChoice;
 
 impl Codec for VaryChoice {
@@ -309,7 +309,7 @@ impl Codec for VaryChoice {
 
 pub(super) struct Verifiers;
 
-/// The maximum of `run.verifiers`. A larger number is probably a mistake.
+/// The largest allowed value of `run.verifiers`. A larger number is probably a mistake.
 const MAX_VERIFIERS: u32 = 1024;
 
 impl Codec for Verifiers {
@@ -415,7 +415,8 @@ impl Codec for DTypeOverrides {
     }
 
     fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
-        // Layers never remove a figure. If a data type has changed, it is therefore enough to print all of its figures.
+        // Layers never remove a figure. If the table of a data type has changed, it is therefore enough to print all
+        // its figures.
         let changed: Self::Value = value
             .iter()
             .filter(|(dtype, figures)| weaker.get(dtype) != Some(figures))
@@ -471,7 +472,7 @@ impl Codec for DTypeName {
     }
 }
 
-/// Reads the table of a section. If it is missing, no key is set.
+/// Reads the table of a section. If the table is missing, the result sets no key.
 pub(super) fn read_section<S: Section>(parent: &mut TableReader<'_, '_>, findings: &mut Findings) -> S {
     let Some((value, spot)) = parent.take(S::TABLE) else { return S::default() };
     read_section_at(value, &spot, findings)

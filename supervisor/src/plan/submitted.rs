@@ -1,5 +1,5 @@
-//! Candidates that are submitted during a run. They follow the same rules as candidates in a plan and use the job's
-//! settings.
+//! Turns candidates that are submitted during a run into candidates of a job. They follow the same rules as candidates
+//! in a plan and use the job's settings.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,20 +14,21 @@ use super::candidates::is_prebuilt;
 use super::names::{MAX_NAME_CHARS, NameOf, objection};
 use super::{CandidatePlan, JobPlan};
 
-/// The number of characters reserved for the number that makes a name unique.
+/// The number of characters of a name that are reserved for the number that makes the name unique.
 const NUMBER_CHARS: usize = 8;
 
 /// A submitted candidate. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
-    /// The name; by default, the first file's name without its suffix. If the name is in use, a number is appended.
+    /// The name. By default, this is the name of the first file without its suffix. If the name is in use, a number is
+    /// appended.
     pub name: Option<String>,
     pub sources: Vec<PathBuf>,
-    /// The language. If there is none, the suffixes of the files decide.
+    /// The language. If it is not given, it follows from the suffixes of the files.
     pub language: Option<Language>,
     pub symbol: Option<String>,
-    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels. With launches and
-    /// without `language`, a `.cu` file counts as a kernel without host code.
+    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels. If there are
+    /// launches and `language` is not given, a `.cu` file counts as a kernel without host code.
     pub launch: Arc<Launch>,
 }
 

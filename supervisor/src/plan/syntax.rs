@@ -4,7 +4,7 @@ use toml::de::DeTable;
 
 use super::error::{Findings, Spot};
 
-/// Errors that the parser recovers from. All of them are reported, and the values are still checked.
+/// Errors after which the parser continues. All of them are reported, and the values are still checked.
 const RECOVERABLE: [&str; 3] = ["duplicate key", "string values must be quoted", "invalid boolean"];
 
 /// Parses TOML text. Returns `None` if the text has an error that makes its keys meaningless.

@@ -7,10 +7,10 @@ use super::error::{Findings, Spot, nearest, suggest};
 
 pub(super) type TomlValue<'t> = Spanned<DeValue<'t>>;
 
-/// A reader of one table. It remembers which keys were taken.
+/// A reader of one table. It records which keys have been read.
 pub(super) struct TableReader<'v, 't> {
     table: &'v DeTable<'t>,
-    /// The position of the table: its header, or its braces.
+    /// The position of the table, which is that of its header or its braces.
     pub(super) spot: Spot,
     taken: Vec<&'static str>,
 }
@@ -31,8 +31,8 @@ impl<'v, 't> TableReader<'v, 't> {
         }
     }
 
-    /// Takes the value of a key, if the table has the key. The caller takes every key of the schema, so any key left
-    /// over is unknown.
+    /// Returns the value of a key, if the table has the key. The caller asks for every key of the schema, so a key that
+    /// is left over is unknown.
     pub(super) fn take(&mut self, key: &'static str) -> Option<(&'v TomlValue<'t>, Spot)> {
         self.taken.push(key);
         let value = self.table.get(key)?;
@@ -43,8 +43,8 @@ impl<'v, 't> TableReader<'v, 't> {
         self.table.contains_key(key)
     }
 
-    /// All keys with their values, for tables in which the user chooses the keys. The first position is that of the
-    /// value, the second that of the key.
+    /// Returns all keys with their values, for tables in which the user chooses the keys. The first position is that of
+    /// the value, and the second that of the key.
     pub(super) fn entries(&self) -> Vec<(&'v str, &'v TomlValue<'t>, Spot, Spot)> {
         self.table
             .iter()
@@ -61,8 +61,8 @@ impl<'v, 't> TableReader<'v, 't> {
         if self.spot.key.is_empty() { key } else { format!("{}.{key}", self.spot.key) }
     }
 
-    /// Reports every key that was not taken. `reserved` lists keys of later versions; `table_of_key` returns the table
-    /// in which a misplaced key belongs.
+    /// Reports every key that was not taken. `reserved` lists keys that a later version may have. `table_of_key`
+    /// returns the table in which a misplaced key belongs.
     pub(super) fn finish(
         self,
         findings: &mut Findings,
@@ -94,7 +94,8 @@ impl<'v, 't> TableReader<'v, 't> {
     }
 }
 
-/// Creates a reader for each table of an array. An array with more than `max` tables is reported and not read.
+/// Creates a reader for each table of an array. An array with more than `max` tables is reported, and none of it is
+/// read.
 pub(super) fn tables<'v, 't>(
     value: &'v TomlValue<'t>,
     spot: &Spot,
@@ -118,7 +119,7 @@ pub(super) fn tables<'v, 't>(
     array.iter().filter_map(|item| TableReader::of(item, &spot.at(item.span()), findings)).collect()
 }
 
-/// Reads a key with `read`. `None` only if the key is missing.
+/// Reads a key with `read`. Returns `None` only if the key is missing.
 pub(super) fn take_with<T>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,

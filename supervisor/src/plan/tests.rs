@@ -30,7 +30,7 @@ fn names(plan: &Plan, job: usize) -> Vec<&str> {
 const SMALLEST: &str =
     "[[job]]\ncaptures = \"cap\"\nbaseline = \"k/naive.c\"\ncandidates = [\"k/**/*.{c,cpp}\"]\n";
 
-/// A plan with every key of a job, and with settings on all levels.
+/// A plan that contains every key of a job, and settings on all levels.
 const FULL: &str = r#"
 build.flags = ["-O2"]
 build.extra_flags = ["-top"]
@@ -178,7 +178,7 @@ fn stronger_layers_win() {
 fn jobs_and_candidates_are_named_and_numbered() {
     let folder = fixture_folder();
     let plan = plan(FULL, folder.path(), &[]);
-    // The pattern skips the file that a table names. `fast` would name two files, so both keep their suffixes.
+    // The pattern skips the file that a table names. Two files would get the name `fast`, so both keep their suffixes.
     assert_eq!(names(&plan, 0), ["slow one", "as c++", "deep/tiled", "fast.c", "fast.cpp"]);
     assert_eq!(names(&plan, 1), ["naive"]);
     assert_eq!((plan.jobs[1].name.as_str(), plan.jobs[1].id.0), ("other", 1));
@@ -247,7 +247,7 @@ fn job_without_candidates_is_allowed() {
     assert_read_back(&plan);
 }
 
-/// Random settings, each with its level: 0 for the top of the plan, 1 for the job, 2 for the candidate.
+/// Returns random settings. Each has its level: 0 for the top of the plan, 1 for the job, 2 for the candidate.
 fn lines() -> impl Strategy<Value = Vec<(usize, &'static str)>> {
     let choices = [
         "build.flags = []",
@@ -305,7 +305,7 @@ proptest! {
 
 #[test]
 fn settings_have_only_the_printed_tables() {
-    // A new table must also be printed and compared. This pattern does not compile when `Settings` grows.
+    // If a table is added, it must also be printed and compared. This pattern does not compile when `Settings` grows.
     let folder = fixture_folder();
     let Settings { recycle: _, build: _, verify: _, profile: _, limits: _ } =
         plan(SMALLEST, folder.path(), &[]).settings;

@@ -1,8 +1,8 @@
 //! Compares two runs: which candidates are in both, which of them became faster or slower, and whose status changed.
 //!
-//! If a candidate has a speed-up in both runs, over a baseline of the same name, speed-ups are compared, which largely
+//! If a candidate has a speed-up in both runs, over a baseline of the same name, speed-ups are compared. This largely
 //! cancels the machine's influence. Otherwise median times are compared, which is meaningful only on the same machine.
-//! The interval of a ratio assumes that the errors of both runs are independent.
+//! The interval of a ratio is computed as if the errors of the two runs were independent.
 
 mod print;
 mod replays;
@@ -21,13 +21,13 @@ pub use print::{markdown, text};
 /// The version of the comparison's format. It is increased by every change that could break a reader.
 const SCHEMA: u32 = 1;
 
-/// One of the two runs, reduced to what a comparison needs.
+/// One of the two runs, with only those facts that a comparison needs.
 #[derive(Debug)]
 pub struct ComparedRun {
     pub run: RunInfo,
     pub host: HostRecord,
     jobs: Vec<RunJob>,
-    /// All replays. A plan has at most 16.
+    /// All replays of the run. They need no limit, because a plan has at most 16.
     pub replays: Vec<ReplayRecord>,
 }
 
@@ -38,15 +38,15 @@ struct RunJob {
     order: Vec<String>,
 }
 
-/// The end of a candidate in one run.
+/// How a candidate ended in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ended {
     pub status: Option<Status>,
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// True if entries were timed in this run, and none of them counts as varying. This does not depend on the other
-    /// run.
+    /// True if entries were timed in this run, but none of them counts as varying. The other run has no influence on
+    /// this.
     pub same_inputs: bool,
 }
 
@@ -55,7 +55,7 @@ impl ComparedRun {
         Self { run, host, jobs: Vec::new(), replays: Vec::new() }
     }
 
-    /// Starts a job. The candidates that follow belong to it.
+    /// Starts a job. Candidates that are added later belong to this job.
     pub fn job(&mut self, job: JobRecord<()>) {
         self.jobs.push(RunJob { job, candidates: BTreeMap::new(), order: Vec::new() });
     }
@@ -84,13 +84,13 @@ impl ComparedRun {
 pub enum Change {
     Faster,
     Slower,
-    /// The interval of the ratio contains 1.
+    /// There is a ratio, but its interval contains 1.
     WithinNoise,
     NewlyPassed,
     NoLongerPassed,
-    /// The candidate passed in neither run, and its statuses differ.
+    /// The candidate passed in neither run, and its two statuses differ.
     OtherStatus,
-    /// The status is the same in both runs, and there is no ratio, because a figure is missing, or is not positive and
+    /// The status is the same in both runs, but there is no ratio, because a figure is missing, or is not positive and
     /// finite.
     None,
 }
@@ -109,7 +109,7 @@ impl Change {
     }
 }
 
-/// The figure that the ratio compares.
+/// The figure of which the ratio is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RatioOf {
@@ -123,7 +123,7 @@ pub struct ComparedCandidate {
     pub change: Change,
     pub first: Ended,
     pub second: Ended,
-    /// Ratio of the two runs. Above 1, the second run is faster.
+    /// The ratio of the two runs. If it is above 1, the second run is faster.
     pub ratio: Option<Estimate>,
     pub ratio_of: Option<RatioOf>,
 }
@@ -132,7 +132,7 @@ pub struct ComparedCandidate {
 pub struct ComparedJob {
     pub name: String,
     pub winners: [Option<String>; 2],
-    /// `None` if a run did not record which captures it used.
+    /// Whether both runs used the same captures. `None` if a run did not record its captures.
     pub same_captures: Option<bool>,
     pub same_signature: Option<bool>,
     pub same_baseline: bool,
@@ -211,7 +211,7 @@ fn same<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> Option<bool> {
 
 fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: bool) -> ComparedCandidate {
     let by_speedup = first.speedup.zip(second.speedup).filter(|_| same_baseline);
-    // Less time is faster, so the time of the first run is the numerator.
+    // For times, less is faster, so the time of the first run is the numerator.
     let by_time = first.median_time.zip(second.median_time);
     let (ratio, ratio_of) = match (by_speedup, by_time) {
         (Some((before, after)), _) => (ratio(after, before), RatioOf::Speedup),
@@ -231,8 +231,8 @@ fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: b
     ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
 }
 
-/// Ratio of two independent estimates, whose squared logarithmic errors are added. `None` if any figure of the two
-/// estimates is not positive and finite.
+/// Returns the ratio of two independent estimates, whose squared logarithmic errors are added. `None` if any figure of
+/// the two estimates is not positive and finite.
 fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
     let usable = |it: &Estimate| {
         [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)
@@ -329,7 +329,7 @@ pub(in crate::report) mod tests {
             let back = ratio(other, one).expect("usable");
             prop_assert!(forward.ci_low <= forward.value * 1.000_001 && forward.value <= forward.ci_high * 1.000_001);
             prop_assert!((forward.ci_low * back.ci_high - 1.0).abs() < 1e-9);
-            // The interval is never wider than if both errors had their worst values at the same time.
+            // The interval must not be wider than if both errors had their worst values at the same time.
             prop_assert!(one.ci_low / other.ci_high <= forward.ci_low * 1.000_001);
         }
 

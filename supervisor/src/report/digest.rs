@@ -1,8 +1,8 @@
-//! A run reduced to what fits on a page: a limited number of candidates and failures, and the worst phase of each
+//! Reduces a run to what fits on a page: a limited number of candidates and failures, and the worst phase of each
 //! stage.
 //!
-//! It is filled row by row, so a run with ten thousand candidates is never in memory as a whole. Rows that are left out
-//! are counted.
+//! A digest is filled row by row, so a run with ten thousand candidates is never in memory as a whole. Rows that are
+//! left out are counted.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,11 +18,11 @@ use crate::record::{
 /// The number of rows of each kind that a digest keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Candidates per job, with their times.
+    /// The number of candidates of each job that are shown with their times.
     pub shown: usize,
-    /// Failed candidates per job, with details.
+    /// The number of failed candidates of each job that are shown with details.
     pub failed: usize,
-    /// Timed entries per candidate.
+    /// The number of timed entries that are shown for each candidate.
     pub entries: usize,
     pub workers: usize,
     pub decisions: usize,
@@ -34,16 +34,16 @@ const MAX_EXCERPT: usize = 4 << 10;
 #[derive(Debug)]
 pub struct JobDigest {
     pub job: JobRecord<()>,
-    /// The best candidates first, then those without a rank.
+    /// The candidates that are shown: the best ones first, then those without a rank.
     pub shown: Vec<CandidateRecord>,
     pub failed: Vec<CandidateRecord>,
     /// The winner and the baseline, regardless of their ranks.
     pub named: Vec<CandidateRecord>,
     /// The number of candidates with each status.
     pub statuses: BTreeMap<&'static str, usize>,
-    /// The number of all candidates.
+    /// The number of candidates, including the baseline.
     pub candidates: usize,
-    /// The number of all candidates but the baseline.
+    /// The number of candidates other than the baseline.
     pub others: usize,
     /// The number of failed candidates.
     pub failures: usize,
@@ -60,11 +60,12 @@ pub struct Digest {
     pub workers: Vec<WorkerRecord>,
     pub workers_in_all: usize,
     pub policy: Vec<PolicyRecord>,
-    /// The number of decisions of each kind. `policy` has only the first rows.
+    /// The number of decisions of each kind. All decisions are counted here, while `policy` contains only the first
+    /// ones.
     pub decisions: BTreeMap<String, usize>,
     pub phases: WorstPhases,
     pub timeline: Timeline,
-    /// All replays. A plan has at most 16.
+    /// All replays of the run. They need no limit, because a plan has at most 16.
     pub replays: Vec<ReplayRecord>,
     limits: Limits,
 }
@@ -87,7 +88,7 @@ impl Digest {
         }
     }
 
-    /// Starts a job. The candidates that follow belong to it.
+    /// Starts a job. Candidates that are added later belong to this job.
     pub fn job(&mut self, job: JobRecord<()>) {
         self.jobs.push(JobDigest {
             job,
@@ -120,8 +121,8 @@ impl Digest {
     }
 
     pub fn decision(&mut self, row: PolicyRecord) -> Result<(), Infallible> {
-        // The program itself writes the texts of decisions. They are short, and there are few different ones, so they
-        // are not cut.
+        // The texts of decisions are written by the program itself. They are short, and there are few different ones,
+        // so they are not cut.
         *self.decisions.entry(row.decision.clone()).or_default() += 1;
         if self.policy.len() < self.limits.decisions {
             self.policy.push(row);
@@ -185,7 +186,7 @@ impl JobDigest {
     }
 }
 
-/// For every stage of every job, the phase that came closest to its prediction or exceeded it most.
+/// For every stage of every job, the phase whose memory came closest to its prediction or exceeded it most.
 #[derive(Debug, Default)]
 pub struct WorstPhases {
     /// The worst phases in the order in which they were first added, each with the number of phases of its job and

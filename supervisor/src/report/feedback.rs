@@ -1,7 +1,7 @@
-//! Feedback on a candidate for its author, a person or a model, in at most 2 KiB of text.
+//! Writes feedback on a candidate for its author, who may be a person or a model. It has at most 2 KiB of text.
 //!
-//! It says, with figures, what happened and where, what that usually means, and what to try. Details for programs are
-//! in `summary.json`.
+//! The feedback says, with figures, what happened and where, what that usually means, and what to try. Details for
+//! programs are in `summary.json`.
 
 mod emulated;
 
@@ -14,17 +14,18 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, printable, small, speedup, time};
 use crate::record::Stage;
 
-/// Longest feedback, in bytes.
+/// The largest size of a feedback, in bytes.
 pub const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest is for our own
-/// findings.
+/// The longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest of the
+/// feedback is left for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, in bytes, unless a line with the longest list of arguments needs more. All lines then get that limit.
+/// The longest line, in bytes. If a line needs more because of a long list of arguments, all lines get the larger
+/// limit.
 const MAX_LINE: usize = 400;
-/// Longest list of an entry's arguments, in bytes.
+/// The longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;
 
-/// The feedback for a stage that reported.
+/// Returns the feedback on an attempt for which there is a report.
 pub fn feedback(stage: Stage, report: &Report) -> String {
     let head = &report.head;
     let mut facts = Facts {
@@ -63,8 +64,8 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// Names the entries whose results a kernel could have remembered, with the reason for the first of them. `entries` has
-/// the names and the reasons.
+/// Names the entries whose results a kernel could have stored from an earlier call, with the reason for the first of
+/// them. `entries` contains the names and the reasons.
 fn unvaried(mut entries: impl Iterator<Item = (String, String)>) -> Option<String> {
     let (first, why) = entries.next()?;
     let more = match entries.count() {
@@ -74,17 +75,17 @@ fn unvaried(mut entries: impl Iterator<Item = (String, String)>) -> Option<Strin
     Some(format!("A kernel could remember the results of {first}{more}: {}.", one_line(&why)))
 }
 
-/// The feedback for an attempt whose worker died, or that was never made.
+/// Returns the feedback on an attempt without a report, because its worker died or the attempt was never made.
 pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> String {
     compose(&Facts::new(stage, status, detail))
 }
 
-/// The speed-up or, without one, a figure that is smaller the slower the entry is.
+/// Returns the speed-up. If there is none, returns a figure that is smaller the slower the entry is.
 fn gain(entry: &EntryProfile) -> f64 {
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }
 
-/// The facts from which feedback is written.
+/// The facts that a feedback is written from.
 struct Facts<'a> {
     stage: Stage,
     status: Status,
@@ -93,14 +94,14 @@ struct Facts<'a> {
     failures: &'a [EntryFailure],
     end: Option<&'a RunnerEnd>,
     peak: Option<Bytes>,
-    /// The number of entries that passed, and the number that were run.
+    /// The number of entries that passed, and the number of entries that were run.
     entries: Option<(u32, u32)>,
     /// The beginning of a sentence about the entry with the smallest gain.
     timed: Option<String>,
     /// A sentence about entries whose inputs did not vary.
     unvaried: Option<String>,
     baseline_failed: bool,
-    /// Hints about work, counted by the emulated device, that a faster kernel could avoid.
+    /// Hints about work that a faster kernel could avoid, from the counts of the emulated device.
     emulated: Vec<String>,
 }
 
@@ -165,7 +166,8 @@ fn compose(facts: &Facts<'_>) -> String {
     text.0
 }
 
-/// The reported detail, else the detail of the first failing entry, else a sentence that fits the status.
+/// Returns the reported detail. If there is none, returns the detail of the first failing entry, or else a sentence
+/// that fits the status.
 fn sentence(facts: &Facts<'_>) -> String {
     let reported = one_line(facts.detail.trim());
     if !reported.is_empty() {
@@ -427,7 +429,7 @@ fn ending(facts: &Facts<'_>, text: &mut Text) {
     text.last_part("standard output", &end.stdout_tail);
 }
 
-/// A text that cannot grow beyond its limit.
+/// A text whose size is limited. What does not fit is cut off.
 #[derive(Default)]
 struct Text(String);
 

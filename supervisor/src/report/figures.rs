@@ -1,5 +1,5 @@
-//! Formats figures and untrusted text for people. A foreign text comes from a plan, a candidate or a compiler, and can
-//! contain any character.
+//! Formats figures and foreign texts for people. A foreign text comes from a plan, a candidate or a compiler. It is not
+//! trusted, and can contain any character.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use opt_shared::outcome::Estimate;
 
 use crate::record::CandidateRecord;
 
-/// A time with about three digits and a suitable unit.
+/// Returns a time with about three digits and a suitable unit.
 pub(super) fn time(milliseconds: f64) -> String {
     if let Some(text) = nonfinite::text(milliseconds) {
         return text.to_owned();
@@ -42,8 +42,8 @@ pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRec
     Some(sentences.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
-/// Time of a call, comparable within a job. It is the baseline's time divided by the speed-up, because both were timed
-/// side by side. Without a speed-up, or without the baseline's time, it is the measured time.
+/// Returns a time for a call that can be compared within a job. It is the baseline's time divided by the speed-up,
+/// because the two were timed side by side. If the speed-up or the baseline's time is missing, it is the measured time.
 pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Option<f64> {
     let measured = |it: &CandidateRecord| it.profile.as_ref()?.times.median_time_ms;
     match (candidate.speedup, baseline.and_then(measured)) {
@@ -57,13 +57,14 @@ pub(super) fn speedup(estimate: &Estimate) -> String {
     format!("{value}x [{low}–{high}]")
 }
 
-/// A ratio of two times. On a busy machine, a bound can be a million, and would not fit in its column.
+/// Returns a ratio of two times as text. On a busy machine, a bound can be a million, which would not fit in its
+/// column.
 fn ratio(ratio: f64) -> String {
     if (9999.5..f64::INFINITY).contains(&ratio) { ">9999".to_owned() } else { three_digits(ratio) }
 }
 
-/// A percentage. If it is finite and not negative, it has at most five characters, so the noise column has room for it
-/// and a mark.
+/// Returns a percentage as text. If it is finite and not negative, it has at most five characters. The noise column
+/// therefore has room for it and a mark.
 pub(super) fn percent(share: f64) -> String {
     match nonfinite::text(share) {
         Some(text) => text.to_owned(),
@@ -73,7 +74,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// A duration as text.
+/// Returns a duration as text.
 pub(super) fn elapsed(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     match seconds {
@@ -83,7 +84,7 @@ pub(super) fn elapsed(milliseconds: u64) -> String {
     }
 }
 
-/// An error or a tolerance, with few digits, and with an exponent if it is very small or very large.
+/// Returns an error or a tolerance with few digits, and with an exponent if it is very small or very large.
 pub(super) fn small(number: f64) -> String {
     match nonfinite::text(number) {
         Some(text) => text.to_owned(),
@@ -128,7 +129,7 @@ pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
-/// The beginning of a text, at most `width` characters.
+/// Returns the beginning of a text, at most `width` characters.
 pub(super) fn head_of(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -136,7 +137,7 @@ pub(super) fn head_of(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Shortens a text to `width` characters with an ellipsis in the middle. A path therefore keeps its end.
+/// Shortens a text to `width` characters and puts an ellipsis in the middle, so that a path keeps its end.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {

@@ -1,7 +1,9 @@
-//! A run as a single HTML page. It uses no network and no script, is light or dark, and fits large and small screens.
+//! Renders a run as a single HTML page. The page uses no network and no script, is light or dark, and fits large and
+//! small screens.
 //!
-//! maud escapes every text, and foreign texts also lose their control characters. Parts that do not fit are left out.
-//! The page says so, except for headlines, the spread of times, and the last rows of some long tables.
+//! maud escapes every text. Foreign texts also lose their control characters. Parts that do not fit are left out, which
+//! the page mentions. It does not mention missing headlines, the spread of times, and the last rows of some long
+//! tables.
 
 mod failures;
 mod memory;
@@ -71,13 +73,13 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
     Ok(page.into_string())
 }
 
-/// Bytes left on the page.
+/// The number of bytes that are left on the page.
 struct Room {
     left: usize,
 }
 
 impl Room {
-    /// Takes the length of a part from the room if it fits. Returns whether it does.
+    /// Subtracts the length of a part if the part fits. Returns whether it does.
     fn take(&mut self, markup: &Markup) -> bool {
         let length = markup.0.len();
         let fits = length <= self.left;
@@ -87,7 +89,7 @@ impl Room {
         fits
     }
 
-    /// Returns the part, and takes its length from the room. `None` if it does not fit.
+    /// Returns the part and subtracts its length. Returns `None` if the part does not fit.
     fn admit(&mut self, markup: Markup) -> Option<Markup> {
         self.take(&markup).then_some(markup)
     }
@@ -116,7 +118,7 @@ fn header(digest: &Digest) -> Markup {
     }
 }
 
-/// A job's headline.
+/// Returns the headline of a job.
 fn card(digest: &JobDigest) -> Markup {
     let job = &digest.job;
     let winner = digest.winner();
@@ -156,7 +158,7 @@ fn card(digest: &JobDigest) -> Markup {
     }
 }
 
-/// The reason why there is no winner, without the job's name.
+/// Explains why there is no winner, without naming the job.
 fn reason(digest: &JobDigest) -> String {
     let headline = headline_of(&digest.job, |name| digest.named(name), digest.others);
     let rest = headline.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&headline);
@@ -292,7 +294,7 @@ fn host(digest: &Digest) -> Markup {
     }
 }
 
-/// The digests of a job's captures, of its arguments and of the winner's library, by name.
+/// Returns the digests of a job's captures, of its arguments and of the winner's library, by name.
 fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     let all = [
         ("captures", job.job.captures.digest.as_ref()),
@@ -302,8 +304,8 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
 }
 
-/// The part of a compiler's command line that affects the code. The output and the run's scratch folders, which no
-/// longer exist, are left out.
+/// Returns the part of a compiler's command line that affects the code. The output and the run's scratch folders, which
+/// no longer exist, are left out.
 fn flags_of(flags: &[String]) -> Vec<&str> {
     let mut shown = Vec::new();
     let mut all = flags.iter().map(String::as_str);
@@ -320,7 +322,7 @@ fn flags_of(flags: &[String]) -> Vec<&str> {
     shown
 }
 
-/// The beginning of a digest, long enough to identify it.
+/// Returns the beginning of a digest, which is long enough to identify it.
 fn short(digest: &str) -> String {
     one_line(digest).chars().take(16).collect()
 }

@@ -1,5 +1,5 @@
-//! A run as markdown for a pull request: the winner and its speed-up, the table, details in folded sections, and the
-//! command that reproduces the run.
+//! Renders a run as markdown for a pull request: the winner and its speed-up, the table of candidates, details in
+//! folded sections, and the command that reproduces the run.
 //!
 //! Foreign names and texts are either escaped or in code, where neither markup nor mentions work.
 
@@ -17,7 +17,8 @@ use super::text::headline_of;
 use crate::record::{CandidateRecord, Ranking};
 
 pub const LIMITS: Limits = Limits { shown: 40, failed: 40, entries: 40, workers: 0, decisions: 0 };
-/// Largest size of the report, in bytes. A comment on a pull request may have 65,536 characters.
+/// The largest size of the report, in bytes. It is below the 65,536 characters that a comment on a pull request may
+/// have.
 const MAX_SIZE: usize = 60_000;
 const MAX_NAME: usize = 80;
 const MAX_DETAIL: usize = 200;
@@ -84,7 +85,7 @@ fn job_section(digest: &JobDigest) -> String {
             )
         }
         _ => {
-            // The rest of the headline, after the job's name, may contain foreign names.
+            // The headline continues after the job's name, and this rest may contain foreign names.
             let headline = headline_of(job, |name| digest.named(name), digest.others);
             let rest =
                 headline.strip_prefix(&format!("{}: ", one_line(&job.name))).unwrap_or(&headline).to_owned();
@@ -144,7 +145,7 @@ fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Strin
     let unknown = || "–".to_owned();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
     let noise = times.and_then(|it| it.noise).map_or_else(unknown, percent);
-    // One `~` is plain text, while two would strike out.
+    // One `~` is plain text, while two would strike the text out.
     let marks = marks(candidate);
     format!(
         "| {} | {} | {} | {} | {noise}{marks} | {} |",

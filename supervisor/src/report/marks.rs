@@ -1,4 +1,4 @@
-//! The marks beside figures that are worth less than others, and the lines that explain them.
+//! Chooses the marks beside figures that mean less than others, and writes the lines that explain these marks.
 
 use opt_shared::outcome::Status;
 
@@ -10,15 +10,15 @@ const BRIEF: &str = "~ timed briefly: another candidate is clearly faster";
 pub(super) const UNVARIED: &str =
     "= inputs were the same in every call, so a kernel may have remembered results";
 
-/// The marks beside the candidate's noise: `~` if it was timed briefly, `!` if its timing did not converge, `=` if its
-/// inputs did not vary.
+/// Returns the marks beside the candidate's noise: `~` if it was timed only briefly, `!` if its timing did not
+/// converge, `=` if its inputs did not vary.
 pub(super) fn marks(candidate: &CandidateRecord) -> String {
     let unvaried = is_unvaried(candidate).then_some('=');
     timing_mark(candidate).into_iter().chain(unvaried).collect()
 }
 
-/// True if the candidate's figures mean less than they seem to: its interval is wide (unless it was only screened), or
-/// its inputs did not vary. Such figures are never shown in green.
+/// Returns true if the candidate's figures mean less than they seem to: its interval is wide (unless it was only
+/// screened), or its inputs did not vary. Such figures are never shown in green.
 pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
@@ -26,22 +26,23 @@ pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
     (wide && timing_mark(candidate) != Some('~')) || is_unvaried(candidate)
 }
 
-/// True if no timed entry of the candidate had inputs that vary.
+/// Returns true if no timed entry of the candidate had inputs that vary.
 pub(super) fn is_unvaried(candidate: &CandidateRecord) -> bool {
     timed(candidate).is_some_and(|profile| profile.times.had_same_inputs())
 }
 
-/// The end of a sentence that names a winner, if its inputs did not vary.
+/// Returns the end of a sentence that names a winner. It is empty unless the winner's inputs did not vary.
 pub(super) fn same_inputs(winner: Option<&CandidateRecord>) -> &'static str {
     if winner.is_some_and(is_unvaried) { ", with inputs that were the same in every call" } else { "" }
 }
 
-/// True if the entry's inputs did not vary, or not enough of them.
+/// Returns true if too few of the entry's inputs varied, or none.
 pub(super) fn is_unvaried_entry(entry: &EntryTimingRecord) -> bool {
     entry.unvaried_because.is_some()
 }
 
-/// A line for each mark of these candidates, and one about entries that count only against a candidate.
+/// Returns a line for each mark that these candidates have, and a line about entries that count only against a
+/// candidate.
 pub(super) fn legend<'a>(candidates: impl Iterator<Item = &'a CandidateRecord> + Clone) -> Vec<String> {
     let has = |mark| candidates.clone().any(|candidate| marks(candidate).contains(mark));
     let mut lines = Vec::new();
@@ -94,7 +95,7 @@ fn unvaried_entries(candidate: &CandidateRecord) -> impl Iterator<Item = &EntryT
     profile.into_iter().flat_map(|it| &it.entries).filter(|entry| is_unvaried_entry(entry))
 }
 
-/// The mark of a screen, or of a timing that did not converge.
+/// Returns the mark of a candidate that was only screened, or whose timing did not converge.
 fn timing_mark(candidate: &CandidateRecord) -> Option<char> {
     let profile = timed(candidate)?;
     match profile.stage {
@@ -113,7 +114,8 @@ pub(super) mod tests {
     use crate::record::RunRecord;
     use crate::record::sample::sample;
 
-    /// A run whose timed candidates have `varied` entries with inputs that varied, and `unvaried` entries without.
+    /// Returns a run whose timed candidates have `varied` entries with inputs that varied, and `unvaried` entries
+    /// without.
     pub(crate) fn with_varied(varied: u64, unvaried: u64) -> RunRecord {
         let mut run = RunRecord { replays: Vec::new(), ..sample() };
         for profile in run.jobs[0].candidates.iter_mut().filter_map(|it| it.profile.as_mut()) {

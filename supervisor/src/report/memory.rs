@@ -1,4 +1,5 @@
-//! Memory in a terminal: predictions beside measurements, and the memory that each kind of process owed over time.
+//! Prints a run's memory for a terminal: predictions beside measurements, and how much each kind of process owed over
+//! time.
 
 use std::fmt::Write as _;
 
@@ -10,10 +11,10 @@ use crate::record::timeline::{MarkKind, Series, Timeline};
 use crate::record::{PhaseRecord, Stage};
 
 const NAME: usize = 18;
-/// Width of a column of sizes such as `1023 MiB`.
+/// The width of a column of sizes such as `1023 MiB`.
 const SIZE: usize = 9;
 const GAP: usize = 2;
-/// Bars that fill from one to eight eighths of a character cell.
+/// Characters that fill a cell of the terminal from one eighth to eight eighths.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Returns a line for the worst phase of each stage of each job.
@@ -69,7 +70,7 @@ pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// A percentage as text. A share below 1 % that is not zero becomes `less than 1 %`.
+/// Returns a percentage as text. A share below 1 % that is not zero becomes `less than 1 %`.
 pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     match percent(part, whole) {
         0 if part != Bytes::ZERO => "less than 1 %".to_owned(),

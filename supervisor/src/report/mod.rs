@@ -1,8 +1,8 @@
-//! The output of a run for people and programs: `summary.json`, texts, pages, tables and traces, comparisons of two
-//! runs, and the feedback for each candidate.
+//! Formats the output of a run for people and programs: `summary.json`, texts, pages, tables and traces, comparisons of
+//! two runs, and the feedback for each candidate.
 //!
-//! This module prints a [`RunRecord`](crate::record::RunRecord), or its parts. It computes no results, only figures
-//! that follow from them, such as the ratios of a comparison.
+//! This module prints a [`RunRecord`](crate::record::RunRecord), or parts of one. It does not compute results, but only
+//! figures that follow from them, such as the ratios of a comparison.
 
 pub mod compare;
 pub mod digest;

@@ -1,8 +1,8 @@
-//! Replays for people: what the pool contained, what was moved, and how long that took compared with keeping
-//! everything.
+//! Describes replays in text for people: what the pool contained, what was moved, and how long the replay took compared
+//! with one that keeps everything in the pool.
 //!
-//! [`ReplayText`] has the sentences that every format shows about a replay. This file also has the text format. Foreign
-//! names are unchanged in [`ReplayText`]; each format escapes them in its own way.
+//! [`ReplayText`] contains the wording that all output formats share. This file also contains the text format. Names
+//! from plans are left unescaped in [`ReplayText`], because each format escapes them in its own way.
 
 pub(super) mod markdown;
 
@@ -12,17 +12,17 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
-/// Largest number of steps that are listed: those that waited longest.
+/// The maximum number of steps to list. The steps that waited longest are listed.
 const MAX_STEPS: usize = 3;
-/// A step with a smaller share of all waiting counts as not having waited. The hand-over alone takes a few hundred
-/// nanoseconds.
+/// A step counts as not having waited if it accounts for less than this share of the total waiting time. Every step
+/// waits a few hundred nanoseconds, because the pool's thread has to hand over the tensors even if they are ready.
 const MIN_SHARE: f64 = 0.01;
 
-/// One replay, in words.
+/// A description of one replay.
 pub(super) struct ReplayText<'r> {
     pub(super) name: &'r str,
     pub(super) status: &'static str,
-    /// Who is to blame, if the replay failed.
+    /// The party to blame, if the replay failed.
     pub(super) blame: Option<Blame>,
     pub(super) figures: Figures,
     pub(super) outcome: Outcome<'r>,
@@ -45,7 +45,7 @@ pub(super) struct Figures {
 
 pub(super) enum Outcome<'r> {
     Passed(Box<Passed<'r>>),
-    /// The replay did not pass, or has not ended. `detail` says why, and `failure` where the first difference is.
+    /// The replay did not pass, or has not ended. `detail` gives the reason, and `failure` the first difference.
     NoResult {
         detail: Option<&'r str>,
         failure: Option<String>,
@@ -56,7 +56,7 @@ pub(super) enum Outcome<'r> {
 pub(super) struct Passed<'r> {
     pub(super) callers: Vec<Caller<'r>>,
     pub(super) against: [BudgetComparison; 3],
-    /// The first steps. `step_count` is the number of all steps.
+    /// The first steps. The total number of steps is `step_count`.
     pub(super) steps: Vec<Step<'r>>,
     pub(super) step_count: usize,
     copying: String,
@@ -69,17 +69,17 @@ pub(super) struct Passed<'r> {
 pub(super) struct Caller<'r> {
     pub(super) job: &'r str,
     pub(super) candidate: &'r str,
-    /// The job's winner, if another kernel makes the calls: the plan asks for baselines, or the winner does not support
-    /// an entry of the replay.
+    /// The job's winner, if another kernel makes the calls. This happens if the plan asks for baselines, or if the
+    /// winner does not support an entry of the replay.
     pub(super) winner: Option<&'r str>,
 }
 
-/// This budget compared with one that keeps everything.
+/// One figure of the replay, compared with that of a replay whose budget is large enough to keep everything.
 pub(super) struct BudgetComparison {
     pub(super) what: &'static str,
     pub(super) ours: String,
     pub(super) all: String,
-    /// `None` if there is nothing to compare with.
+    /// `ours` divided by `all`. `None` if there is nothing to compare with.
     pub(super) share: Option<f64>,
 }
 
@@ -136,7 +136,7 @@ impl Figures {
         }
     }
 
-    /// The figures in the order of `NAMES`.
+    /// Returns the figures in the order of `NAMES`.
     pub(super) fn all(&self) -> [Option<&str>; 10] {
         [
             &self.time,
@@ -170,7 +170,7 @@ impl<'r> ReplayText<'r> {
         }
     }
 
-    /// Returns a line, followed by indented lines and an empty one.
+    /// Returns the description as one line, followed by indented lines and an empty one.
     pub(super) fn lines(&self) -> Vec<String> {
         let (name, status) = (one_line(self.name), self.status);
         let passed = match &self.outcome {
@@ -258,7 +258,7 @@ impl<'r> Passed<'r> {
         )
     }
 
-    /// Returns those of the listed steps that waited longest, at most `most` of them.
+    /// Returns the steps that waited longest, at most `most` of them, from those in the list.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
         let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && MIN_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();
@@ -268,7 +268,7 @@ impl<'r> Passed<'r> {
     }
 }
 
-/// The figures of a replay. A replay that did not pass has none, even if its row contains some.
+/// Returns the figures of a replay. A replay that did not pass has none, even if its row contains some.
 pub(super) fn result(replay: &ReplayRecord) -> Option<&ReplayResult> {
     replay.result.as_ref().filter(|_| replay.status == Some(Status::Passed))
 }
@@ -291,7 +291,7 @@ fn step(place: usize, it: &ReplayStep) -> Step<'_> {
     }
 }
 
-/// The first difference: its index, the expected value and the actual one.
+/// Describes the first difference: its index, the expected value and the actual one.
 fn failure(replay: &ReplayRecord) -> Option<String> {
     let failure = replay.failure.as_ref()?;
     let it = failure.mismatch.as_ref()?;
@@ -308,7 +308,7 @@ fn failure(replay: &ReplayRecord) -> Option<String> {
     ))
 }
 
-/// The callers of the listed steps.
+/// Returns the kernels that make the calls of the listed steps.
 fn callers<'r>(result: &'r ReplayResult, winner: impl Fn(&str) -> Option<&'r str>) -> Vec<Caller<'r>> {
     let mut callers: Vec<Caller<'r>> = Vec::new();
     for step in &result.steps {

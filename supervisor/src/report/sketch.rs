@@ -1,4 +1,5 @@
-//! A timeline for tests. A verifier has a runner that is killed, and is later recycled; a profiler has two runners.
+//! Builds a timeline for tests. In it, a verifier has a runner that is killed, and is later recycled itself, and a
+//! profiler has two runners.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;

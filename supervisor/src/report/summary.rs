@@ -1,4 +1,4 @@
-//! Writes `summary.json`. The file is always complete: if a process is killed at any time, a reader sees either the
+//! Writes `summary.json`. The file is always complete: if the process is killed at any time, a reader sees either the
 //! previous document or the new one.
 
 use std::fs::File;
@@ -9,8 +9,8 @@ use serde::Serialize;
 
 pub const FILE_NAME: &str = "summary.json";
 
-/// Name of the document while it is being written. The name is fixed, so the next write overwrites a file that a killed
-/// process left, and the next start removes it.
+/// The name of the document while it is being written. The name is fixed, so that a file that a killed process has left
+/// is overwritten by the next write and removed by the next start.
 pub const TEMPORARY_NAME: &str = ".summary.json.new";
 
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub fn write_summary<Document: Serialize>(folder: &Path, document: &Document) ->
     let file = writer.into_inner().map_err(|error| fail("write")(error.into_error()))?;
     file.sync_all().map_err(fail("sync"))?;
     std::fs::rename(&temporary, folder.join(FILE_NAME)).map_err(fail("put in place"))?;
-    // The rename is on disk only after its folder is synced.
+    // The new name is safely on disk only when the folder has been synced.
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(fail("sync the folder of"))
 }
 

@@ -1,4 +1,4 @@
-//! The candidates as CSV for a spreadsheet, one row each.
+//! Writes the candidates as CSV for a spreadsheet, with one row for each.
 //!
 //! An unknown figure is an empty cell. Foreign text is kept on one line and cannot become a formula.
 

@@ -1,6 +1,6 @@
-//! The result as text, for a terminal or for a file.
+//! Renders the result of a run as text, for a terminal or for a file.
 //!
-//! Foreign text in it cannot control the terminal.
+//! Foreign texts in the output cannot control the terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, Ranking
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Longest line, in characters. Long names are shortened, and other texts are wrapped or cut. Only lines with the
-    /// run's folder can be longer.
+    /// The longest line, in characters. Long names are shortened, and other texts are wrapped or cut. Only lines that
+    /// contain the run's folder can be longer.
     pub width: usize,
     pub color: bool,
     pub detail: Detail,
@@ -42,26 +42,26 @@ impl Default for Style {
     }
 }
 
-/// Smallest width for which a table can be laid out. If a style asks for less, lines are this wide.
+/// The smallest width for which a table can be laid out. If a style asks for less, lines have this width.
 const MIN_WIDTH: usize = FIXED + MIN_NAME;
-/// Smallest room for a name. Names that are shortened to it can usually still be told apart.
+/// The smallest width of the name column. Names that are shortened to this width can usually still be told apart.
 const MIN_NAME: usize = 12;
-/// Largest number of failed candidates per job that get a paragraph, or a line in a short answer.
+/// The largest number of failed candidates of a job that get a paragraph, or a line in a short answer.
 const MAX_FAILURES_SHOWN: usize = 20;
-/// Largest number of lines of one feedback.
+/// The largest number of lines of one feedback.
 const MAX_FEEDBACK_LINES: usize = 24;
 
 const RANK: usize = 4;
 const STATUS: usize = 6;
-/// Width of a speed-up such as `0.500x [0.499–0.501]`.
+/// The width of a speed-up such as `0.500x [0.499–0.501]`.
 const SPEEDUP: usize = 20;
 const TIME: usize = 8;
 const NOISE: usize = 6;
 const OWED: usize = 9;
 const GAP: &str = "  ";
-/// Indent of the lines about failed candidates.
+/// The indent of the lines about failed candidates.
 const INDENT: &str = "  ";
-/// Width of all columns except the name's, with the gaps.
+/// The width of all columns except the name's, including the gaps between columns.
 const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
 
 /// Prints the result, with as much detail as the style asks for. An empty timeline is not drawn.
@@ -109,7 +109,7 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     page.text
 }
 
-/// One line that names the winner with its speed-up or its time, or says why there is no winner.
+/// Returns one line that names the winner with its speed-up or its time, or explains why there is no winner.
 pub fn headline(job: &JobRecord) -> String {
     let find = |name: &str| job.candidates.iter().find(|candidate| candidate.name == name);
     let others = job.candidates.iter().filter(|candidate| Some(&candidate.name) != job.baseline.as_ref());
@@ -181,7 +181,7 @@ pub(super) fn headline_of<'a, Candidates>(
     }
 }
 
-/// True if the candidate has ended, and neither passed nor was skipped on purpose.
+/// Returns true if the candidate has ended, and neither passed nor was skipped on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }
@@ -191,7 +191,7 @@ enum Tone {
     Bold,
     Good,
     Bad,
-    /// A failure that is not the candidate's fault, or uncertain figures.
+    /// A failure that is not the candidate's fault, or figures that are uncertain.
     Other,
     Faint,
 }
@@ -228,7 +228,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Colours a text. The text must already be padded, because colour codes take no space on the screen.
+    /// Colours a text. The text must already be padded, because padding would also count the colour codes.
     fn paint(&self, text: String, tone: Tone) -> String {
         if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
     }
@@ -274,7 +274,7 @@ impl Page {
         // Candidates without a rank follow those with one. The sort is stable, so equals stay in the plan's order.
         ranked.sort_by(|one, other| {
             let rank = |it: &CandidateRecord| it.rank.unwrap_or(u32::MAX);
-            // The baseline has no speed-up; it would always be 1.
+            // The baseline has no speed-up in its record, because the speed-up would always be 1.
             let value = |it: &CandidateRecord| it.speedup.map_or(1.0, |speedup| speedup.value);
             rank(one).cmp(&rank(other)).then_with(|| value(other).total_cmp(&value(one)))
         });
@@ -290,7 +290,7 @@ impl Page {
         let passed = ranked.iter().filter(|candidate| candidate.status == Some(Status::Passed));
         let reasons: BTreeSet<&str> =
             passed.filter_map(|candidate| candidate.not_timed_because.as_deref()).collect();
-        // A job in which nothing was timed has the reason in its first line.
+        // If nothing was timed in a job, the job's first line already contains the reason.
         let is_new = |reason: &&str| !job.detail.as_deref().is_some_and(|detail| detail.contains(*reason));
         for reason in reasons.into_iter().filter(is_new) {
             self.wrapped("      ", &format!("not timed: {}", one_line(reason)));
@@ -315,7 +315,7 @@ impl Page {
         }
     }
 
-    /// The width of the name column: the length of the longest name, if the line has room for it.
+    /// Returns the width of the name column, which is the length of the longest name if the line has room for it.
     fn name_width(&self, job: &JobRecord) -> usize {
         let longest = job.candidates.iter().map(|candidate| candidate.name.chars().count()).max();
         let room = self.style.width.saturating_sub(FIXED);

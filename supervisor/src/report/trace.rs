@@ -1,6 +1,6 @@
-//! Writes a line for each timed or failed entry of a candidate, in the format of a FlashInfer trace: definition,
-//! workload, solution, evaluation. A candidate without such an entry gets a line for each workload, or a single line if
-//! the workloads are unknown.
+//! Writes the results of candidates in the format of a FlashInfer trace (definition, workload, solution, evaluation).
+//! Each timed or failed entry of a candidate gets a line. A candidate without such an entry gets a line for each
+//! workload, or a single line if the workloads are unknown.
 //!
 //! That format has seven statuses and forbids times for failures. Information that does not fit into it, such as the
 //! status in this project's words, the weight of the entry and intervals, is written to `correctness.extra` or to the
@@ -20,8 +20,8 @@ use crate::record::{
 /// The workloads of an imported data set, by job and entry.
 pub type Workloads = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// The name in a line that is about all entries: the candidate failed without a failing entry, was not timed, or has no
-/// verdict.
+/// The name in a line that is about all entries. There is such a line if the candidate failed without a failing entry,
+/// was not timed, or has no verdict.
 const ALL_ENTRIES: &str = "all";
 
 #[derive(Debug)]
@@ -32,7 +32,8 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Starts a writer. `workloads` may be empty. An entry without a workload is named but not described.
+    /// Starts a writer. `workloads` may be empty. If an entry has no workload, the line names the entry but does not
+    /// describe it.
     pub fn new(run: &RunInfo, host: &HostRecord, workloads: Workloads) -> Self {
         let hardware = host.cpu.as_deref().filter(|cpu| !cpu.is_empty()).unwrap_or("unknown");
         let mut libraries = Map::new();
@@ -156,7 +157,7 @@ impl TraceWriter {
         let mut evaluation = self.evaluation(candidate, word, format!("{status}: {detail}"));
         if word == Status::IncorrectNumerical.name() {
             let mismatch = failure.and_then(|failure| failure.mismatch.as_ref());
-            // If nothing could be compared, the error is written as NaN.
+            // If nothing could be compared, the error is unknown and is written as NaN.
             let error = |value: Option<f64>| number(value.map_or(f64::NAN, f64::abs));
             evaluation.insert(
                 "correctness".to_owned(),
@@ -171,7 +172,7 @@ impl TraceWriter {
     }
 }
 
-/// The closest of the seven statuses. `None` if the status is not a verdict on the candidate.
+/// Returns the closest of the seven statuses. `None` if the status is not a verdict on the candidate.
 fn trace_status(status: Status, blame: Option<Blame>) -> Option<&'static str> {
     if status != Status::Passed && blame != Some(Blame::Candidate) {
         return None;
@@ -262,8 +263,8 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The format requires times for passed candidates and forbids them for others. Without a verdict, there is no
-    /// evaluation.
+    /// The format requires times for candidates that passed and forbids them for all others. Without a verdict, there
+    /// is no evaluation.
     #[test]
     fn every_status_fits_the_format() {
         for &status in Status::ALL {

@@ -1,5 +1,5 @@
-//! Encodes a block of samples as bytes. Times, and sizes in KiB, are stored as differences from the previous point, in
-//! variable-length integers. A checksum follows.
+//! Encodes a block of memory samples as bytes. Times, and sizes in KiB, are stored as differences from the previous
+//! point, in variable-length integers. A checksum follows.
 //!
 //! A block is self-contained, so it can be read, thinned out or lost without its neighbours. If any part of a block is
 //! damaged, the whole block is refused.
@@ -15,8 +15,8 @@ use crate::record::timeline::{Block, Point, Series, Track};
 const FORMAT: u8 = 1;
 /// The maximum number of points that are written in one block. Further points go into the next block.
 pub const MAX_POINTS: usize = 16 << 10;
-/// The size limit of an encoded block, in bytes. A point and a track header take at most 50 bytes together. The rest has
-/// room for the block's header and its checksum.
+/// The size limit of an encoded block, in bytes. A point and a track header together take at most 50 bytes, so 64 bytes
+/// for each point leave room for the block's header and its checksum.
 const MAX_BYTES: usize = MAX_POINTS * 64;
 /// The length of the checksum, in bytes.
 const CHECKSUM: usize = 4;
@@ -129,8 +129,8 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Appends a difference in zigzag encoding, so small differences of either sign become small numbers. All figures are
-/// below 2^54.
+/// Appends a difference in zigzag encoding, in which small differences of either sign become small numbers. All figures
+/// are below 2^54.
 fn put_difference(bytes: &mut Vec<u8>, before: u64, now: u64) {
     put(bytes, if before <= now { (now - before) << 1 } else { ((before - now) << 1) - 1 });
 }

@@ -1,12 +1,12 @@
-//! Limits the length of texts in the store. Most of them come from untrusted programs (compilers, candidates). Lengths
-//! are in bytes.
+//! Limits the length of texts in the store, because most texts come from untrusted programs (compilers, candidates).
+//! All lengths are in bytes.
 
 use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// The length limit of a name or path, the same as Linux's `PATH_MAX`. A longer name of a job or candidate is refused
-/// instead of cut, because these names must stay distinct.
+/// The length limit of a name or path, which is the same as Linux's `PATH_MAX`. If the name of a job or candidate is
+/// longer, it is refused instead of cut, because these names must stay distinct.
 pub(super) const MAX_NAME: usize = 4096;
 /// The length limit of a one-line detail.
 pub(super) const MAX_DETAIL: usize = 4 << 10;
@@ -16,23 +16,23 @@ pub(super) const MAX_FEEDBACK: usize = 2 << 10;
 pub(super) const MAX_LOG: usize = 64 << 10;
 /// The length limit of the numbers of one policy row, as JSON.
 pub(super) const MAX_NUMBERS: usize = 16 << 10;
-/// The length limit of a value in the table `meta`, enough for a resolved plan that has thousands of candidates with
-/// their own settings.
+/// The length limit of a value in the table `meta`. It is enough for a resolved plan with thousands of candidates that
+/// have their own settings.
 pub(super) const MAX_META: usize = 64 << 20;
-/// The length limit of a report after its texts were cut, enough for a hundred thousand timed entries. A worker that
-/// sends more is broken.
+/// The length limit of a report whose texts have been cut. It is enough for a hundred thousand timed entries. A worker
+/// that sends more is broken.
 pub(super) const MAX_REPORT: usize = 128 << 20;
-/// The maximum number of failing entries kept per attempt.
+/// The maximum number of failing entries that are kept for each attempt.
 const MAX_FAILURES: usize = 16;
-/// The maximum number of arguments kept per failing entry, and the length limit of each.
+/// The maximum number of arguments that are kept for each failing entry, and the length limit of each argument.
 const MAX_ARGUMENTS: usize = 256;
 const MAX_ARGUMENT: usize = 512;
-/// The maximum number of arguments kept of a compiler's command.
+/// The maximum number of arguments that are kept of a compiler's command.
 const MAX_COMMAND: usize = 1024;
 
 const CUT: &str = " […]";
 
-/// Returns the text, or its beginning with a mark that it was cut.
+/// Returns the text. If the text is too long, returns its beginning, with a mark that it was cut.
 pub(super) fn clip(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return Cow::Borrowed(text);
@@ -47,8 +47,8 @@ fn clip_in_place(text: &mut String, limit: usize) {
     }
 }
 
-/// Cuts the long texts of a report, its failing entries and their arguments, and the compiler's command to their
-/// limits. Status, figures and timed entries stay complete.
+/// Cuts the parts of a report that may be long to their limits: texts, failing entries and their arguments, and the
+/// compiler's command. Status, figures and timed entries stay complete.
 pub(super) fn clip_report(report: &mut Report) {
     clip_in_place(&mut report.head.detail, MAX_DETAIL);
     clip_failures(&mut report.head.failures);

@@ -1,10 +1,11 @@
-//! Errors of the store. Each names the file and, if that helps, the operation and what to do.
+//! Defines the errors of the store. Each names the file and, if that helps, the operation and what to do.
 
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// The extended error code `SQLITE_IOERR_SHMSIZE`: the index of the write-ahead log could not grow.
+/// SQLite's extended error code `SQLITE_IOERR_SHMSIZE`, which means that the index of the write-ahead log could not
+/// grow.
 const SHARED_MEMORY_SIZE: i32 = 4874;
 
 #[derive(Debug, thiserror::Error)]

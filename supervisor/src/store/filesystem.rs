@@ -1,4 +1,4 @@
-//! Chooses the journal mode that works in a folder.
+//! Chooses a journal mode of SQLite that works on the file system of a folder.
 //!
 //! SQLite's write-ahead log needs memory that is shared by the processes that have the database open. Network file
 //! systems may not provide it, and the log could then corrupt the database. DELETE mode is slower, but needs no shared
@@ -9,14 +9,14 @@ use std::path::Path;
 /// The mechanism by which the database survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// Readers do not block the writer. Apart from checkpoints, a synced commit costs one sync, and any other commit
-    /// none.
+    /// The write-ahead log. Readers do not block the writer. Apart from checkpoints, a synced commit costs one sync,
+    /// and any other commit costs none.
     WriteAhead,
-    /// Each commit costs several syncs. No shared memory is needed.
+    /// SQLite's DELETE mode. Each commit costs several syncs, but no shared memory is needed.
     Delete,
 }
 
-/// The `f_type` of file systems that are or may be remote, from `statfs(2)` and Linux's `magic.h`. FUSE may be
+/// The types (`f_type`) of file systems that are or may be remote, from `statfs(2)` and Linux's `magic.h`. FUSE may be
 /// local or remote. It is listed because DELETE costs little, whereas WAL could lose the run.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
@@ -47,7 +47,7 @@ impl Journal {
     }
 }
 
-/// Chooses the journal for a folder. If the choice is not `WriteAhead`, the text is the reason. If the file system
+/// Chooses the journal for a folder. If the choice is not `WriteAhead`, the text gives the reason. If the file system
 /// cannot be determined, the choice is `Delete`.
 pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
     match rustix::fs::statfs(folder) {

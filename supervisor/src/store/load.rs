@@ -1,4 +1,4 @@
-//! Reads the store as the document of `record`: as a whole into memory, or row by row.
+//! Reads the database of a run as the document that `record` defines: as a whole into memory, or row by row.
 
 use opt_shared::causes::chain;
 use opt_shared::device::{Device, DeviceKind};
@@ -23,7 +23,7 @@ use crate::record::{
 
 const LOAD: &str = "load the run";
 
-/// Selects candidates; the caller adds the condition and the order.
+/// The SQL that selects candidates. The caller appends the condition and the order.
 macro_rules! candidates {
     () => {
         "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,
@@ -36,12 +36,12 @@ macro_rules! candidates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Plan,
-    /// The best first, then those without a rank in the plan's order.
+    /// By rank. Candidates without a rank come last, in the plan's order.
     Rank,
 }
 
-/// The run's document, serialised directly from the store with one candidate in memory at a time. It shows the store as
-/// it was when the document was created.
+/// The document of a run. It is serialised directly from the store, with one candidate in memory at a time, and shows
+/// the store as it was when the document was created.
 #[derive(Debug)]
 pub struct Document<'store> {
     pub(super) store: &'store Store,
@@ -107,7 +107,7 @@ impl Store {
         self.meta_json(META_HOST)
     }
 
-    /// The memory totals recorded so far.
+    /// Returns the memory totals that have been recorded so far.
     pub fn memory_totals(&self) -> Result<MemoryTotals, StoreError> {
         self.meta_json(META_MEMORY)
     }
@@ -139,7 +139,7 @@ impl Store {
             .ok_or_else(|| StoreError::Empty { path: self.path.clone() })
     }
 
-    /// Jobs in the plan's order, without their candidates.
+    /// Returns the jobs in the plan's order, without their candidates.
     pub(super) fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
         let mut jobs = Vec::new();
         infallible(self.each(
@@ -275,7 +275,8 @@ impl Store {
         &self,
         mut visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        // Both queries read rows in the order of their keys. One query over both tables would sort all rows.
+        // Each of the two queries reads rows in the order of their keys. A single query over both tables would sort all
+        // rows.
         for sql in [
             "SELECT it.stage, job.name, candidate.name, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
                  it.peak_reclaimable, it.swap_delta, it.switch_us, it.predicted_device, it.peak_device
@@ -314,7 +315,8 @@ impl Store {
         )
     }
 
-    /// Passes every row to `visit`. If `visit` fails, the reading stops, and its error becomes the inner result.
+    /// Passes every row to `visit`. If `visit` fails, the reading stops, and the error of `visit` becomes the inner
+    /// result.
     pub(super) fn each<T, E>(
         &self,
         sql: &str,
@@ -377,14 +379,14 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A list of the document, which is read from the store while the document is written.
+/// A list in the document. Its rows are read from the store while the document is written.
 struct Rows<'store> {
     store: &'store Store,
     list: List,
 }
 
 enum List {
-    /// Candidates of the job with this key.
+    /// The candidates of the job with this key.
     Candidates(i64),
     Workers,
     Phases,
@@ -412,7 +414,7 @@ fn keep<T>(list: &mut Vec<T>, item: T) -> Result<(), std::convert::Infallible> {
     Ok(())
 }
 
-/// Drops the inner result of a `visit` that cannot fail.
+/// Unwraps the result of a reading whose `visit` cannot fail.
 pub(super) fn infallible(result: Result<(), std::convert::Infallible>) {
     match result {
         Ok(()) => {}
@@ -474,7 +476,7 @@ pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
 }
 
-/// The kind of a device. A device that this version does not know counts as the default device.
+/// Returns the kind of a device. A device that this version does not know counts as the default device.
 fn kind_of(device: &str) -> DeviceKind {
     Device::from_name(device).unwrap_or_default().kind()
 }

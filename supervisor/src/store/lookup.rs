@@ -1,4 +1,4 @@
-//! Answers requests while a run is in progress: loads the record of a candidate or worker, or the latest decisions.
+//! Reads single records for requests while a run is in progress: a candidate, a worker, or the latest decisions.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use rusqlite::params;
@@ -8,7 +8,7 @@ use super::{Store, StoreError};
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 
 impl Store {
-    /// The record of one candidate, as in `summary.json`.
+    /// Returns the record of one candidate, in the form that `summary.json` has.
     pub fn record_of(&self, candidate: CandidateId) -> Result<Option<CandidateRecord>, StoreError> {
         let key = self.candidate_key(candidate, "load a candidate")?;
         let mut found = None;
@@ -30,7 +30,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The latest decisions about this worker, newest first.
+    /// Returns the latest decisions about this worker, newest first.
     pub fn latest_about_worker(&self, worker: WorkerId, limit: u32) -> Result<Vec<PolicyRecord>, StoreError> {
         self.latest("$.worker", worker.0, limit)
     }
@@ -43,7 +43,7 @@ impl Store {
         self.latest("$.candidate", candidate.0, limit)
     }
 
-    /// The latest decisions of the run, oldest first.
+    /// Returns the latest decisions of the run, oldest first.
     pub fn latest_decisions(&self, limit: u32) -> Result<Vec<PolicyRecord>, StoreError> {
         let mut rows = self.decisions(
             "SELECT t, decision, reason, numbers FROM policy ORDER BY key DESC LIMIT ?1",

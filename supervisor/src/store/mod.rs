@@ -1,13 +1,13 @@
-//! The run database, `RUN_DIR/run.sqlite`: the authoritative record of a run.
+//! Reads and writes the run's database, `RUN_DIR/run.sqlite`, which is the authoritative record of a run.
 //!
 //! This module defines what is written, when it is safe on disk, and how it is read back. It makes no decisions. The
 //! driver reports what happened, computes scores, and locks the run folder against a second run.
 //!
 //! There are two kinds of writes. *Synced* writes are on disk when the call returns. Examples are the end of a
-//! candidate, and the reason for a kill, which is written before the signal. *Ordered* writes survive `kill -9` of
-//! every process, and reach the disk with the next synced write. Examples are starts, ends of stages, samples and
-//! policy rows. A resumed run may write existing rows again, except policy rows, samples and phases of replays, which
-//! would be added twice.
+//! candidate, and the reason for a kill, which is written before the signal is sent. *Ordered* writes survive `kill -9`
+//! of every process, and reach the disk with the next synced write. Examples are starts, ends of stages, samples and
+//! policy rows. A resumed run may write rows again that exist already. Only policy rows, samples and phases of replays
+//! may not be written again, because they would be added twice.
 
 mod block;
 mod bound;
@@ -54,7 +54,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 const CACHE_KIB: i32 = 512;
 /// The number of frames (at most 4 MiB) after which the write-ahead log is copied into the database.
 const CHECKPOINT_PAGES: i32 = 1000;
-/// The capacity of the cache of prepared statements. The store has fewer statements.
+/// The number of prepared statements that are cached. The store has fewer statements than that.
 const STATEMENTS: usize = 64;
 
 /// An open run database.
@@ -65,11 +65,11 @@ pub struct Store {
     durability: Option<Durability>,
     notes: Vec<String>,
     jobs: HashMap<JobId, i64>,
-    /// The key of each recorded candidate, by id.
+    /// The database key of each recorded candidate, by candidate id.
     candidates: Vec<Option<NonZero<i64>>>,
 }
 
-/// The moment at which a write reaches the disk.
+/// When a write reaches the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Durability {
     Ordered,
@@ -120,7 +120,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Like `open`, but creates the database or its tables if the run was killed before it could.
+    /// Opens the database like `open`. If the run was killed before it could create the database or its tables, creates
+    /// them.
     pub fn resume(folder: &Path) -> Result<Self, StoreError> {
         match Self::open(folder) {
             Err(StoreError::Missing { .. }) => Self::create(folder),
@@ -135,8 +136,8 @@ impl Store {
     /// Opens the database of a run for reading. The run may be in progress.
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
         let path = existing(folder)?;
-        // The connection is not read-only, because a reader uses the shared memory of the write-ahead log, and recovers
-        // the database after a kill.
+        // The connection is not read-only, because even a reader uses the shared memory of the write-ahead log, and
+        // recovers the database after a kill.
         let shared = Self::read_with(&path, &path, OpenFlags::SQLITE_OPEN_READ_WRITE);
         let is_refused = match &shared {
             Err(StoreError::Sqlite { source, .. }) => matches!(
@@ -150,14 +151,14 @@ impl Store {
         if !is_refused || has_changes(LOG) || has_changes(JOURNAL) {
             return shared;
         }
-        // The folder cannot be written, so there is no shared memory. As there is no log and no journal with changes,
-        // nothing is missing without it.
+        // The folder cannot be written to, so there can be no shared memory. This does no harm, because there is no log
+        // and no journal with changes that a reader could miss.
         let Some(uri) = immutable_uri(&path) else { return shared };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
         Self::read_with(&path, &uri, flags).or(shared)
     }
 
-    /// Opens the database for reading. `name` is the file's name for SQLite.
+    /// Opens the database for reading. `name` is the name under which SQLite opens the file.
     fn read_with(path: &Path, name: &Path, flags: OpenFlags) -> Result<Self, StoreError> {
         let fail = |source| StoreError::sqlite(path, "open the run database for reading", source);
         let connection = open(name, flags).map_err(fail)?;
@@ -173,7 +174,7 @@ impl Store {
         self.connection.busy_timeout(timeout).map_err(fail)
     }
 
-    /// Remarks for the user about the journal mode of the database.
+    /// Returns remarks for the user about the journal mode of the database.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -254,7 +255,7 @@ impl Store {
         self.transaction(Durability::Synced, operation, work)
     }
 
-    /// Runs a transaction that survives the death of every process.
+    /// Runs a transaction that survives the death of every process, but may not be on disk yet when this returns.
     fn ordered<T>(
         &mut self,
         operation: &'static str,
@@ -305,7 +306,8 @@ fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// The suffixes of the write-ahead log, and of the journal that replaces it where it cannot be used.
+/// The suffixes of two files beside the database: the write-ahead log, and the journal that replaces it where the log
+/// cannot be used.
 const LOG: &str = "-wal";
 const JOURNAL: &str = "-journal";
 
@@ -315,8 +317,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The file's name as a URI that makes SQLite assume that nothing changes the file. `None` if the name cannot be
-/// written as a URI.
+/// Returns the file's name as a URI that makes SQLite assume that nothing changes the file. `None` if the name cannot
+/// be written as a URI.
 fn immutable_uri(path: &Path) -> Option<PathBuf> {
     let path = std::fs::canonicalize(path).ok()?;
     let escaped: String = path.to_str()?.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
@@ -333,8 +335,8 @@ fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Returns whether both the file and its write-ahead log are empty. Tables that were just created may be only in the
-/// log.
+/// Returns whether both the file and its write-ahead log are empty. Both are checked, because tables that were just
+/// created may exist only in the log.
 fn is_empty(path: &Path) -> bool {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
     length(path) == 0 && length(&beside(path, LOG)) == 0

@@ -13,7 +13,7 @@ use super::write::{bytes, clip_option};
 use super::{PhaseRow, ProcessKind, Store, StoreError, WorkerEnd, WorkerRow};
 use crate::record::{Numbers, UtcTime};
 
-/// Names of the decisions that are written before a process is killed.
+/// The names of the decisions that are written before a process is killed.
 const KILL_WORKER: &str = "kill_worker";
 const KILL_RUNNER: &str = "kill_runner";
 
@@ -58,7 +58,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || worker.to_string())
     }
 
-    /// Records the reason for a kill. The row is on disk when this returns. The signal must not be sent earlier.
+    /// Records the reason for a kill. The row is on disk when this returns. The signal must not be sent before that.
     pub fn kill_intended(
         &mut self,
         t: UtcTime,
@@ -110,7 +110,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records the time that one worker spends in a stage. Call it at the start of the stage, at its end, or at both.
+    /// Records how long one worker works on a stage. Call this at the start of the stage, at its end, or at both.
     pub fn phase(&mut self, phase: &PhaseRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a phase";
         let candidate = self.candidate_key(phase.candidate, OPERATION)?;
@@ -149,7 +149,7 @@ impl Store {
     }
 }
 
-/// A reason's name and its figures, as they are stored.
+/// Returns the name of a reason and its figures, in the form in which they are stored.
 fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
     let figures = |pairs: &[(&str, Bytes)]| {
         pairs.iter().map(|(name, figure)| ((*name).to_owned(), Value::from(figure.get()))).collect()

@@ -1,4 +1,5 @@
-//! Replays in the store: their plan, their attempts and their ends. Only the result of a replay that PASSED counts.
+//! Reads and writes the rows about replays: their plan, their attempts and their ends. The result of a replay counts
+//! only if the replay PASSED.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::outcome::{Blame, EntryFailure, ReplayResult, Status};
@@ -11,7 +12,7 @@ use super::write::{bytes as stored, clip_option};
 use super::{ReplayPhaseRow, Store, StoreError};
 use crate::record::{ReplayRecord, UtcTime};
 
-/// A replay as the plan describes it.
+/// A replay, as the plan describes it.
 #[derive(Clone, Debug)]
 pub struct ReplayRow {
     pub place: u32,
@@ -42,7 +43,7 @@ pub struct ReplayEnd {
     pub ended: UtcTime,
     pub ms: Option<f64>,
     pub peak_owed: Option<Bytes>,
-    /// Identifies the inputs from which the result was computed. `None` if there is no result.
+    /// A text that identifies the inputs from which the result was computed. `None` if there is no result.
     pub inputs: Option<String>,
     pub result: Option<ReplayResult>,
     pub failure: Option<EntryFailure>,
@@ -139,7 +140,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || phase.name.clone())
     }
 
-    /// The text that identifies the inputs of a replay that passed, and its result.
+    /// Returns the result of a replay that passed, and the text that identifies the inputs of this result.
     pub fn stored_replay(&self, name: &str) -> Result<Option<(String, ReplayResult)>, StoreError> {
         self.connection
             .query_row(
@@ -152,7 +153,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// All replays in the order of the plan, which has at most 16.
+    /// Returns all replays in the order of the plan, which has at most 16.
     pub(super) fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
         let mut replays = Vec::new();
         infallible(self.each(

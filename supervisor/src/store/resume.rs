@@ -1,4 +1,4 @@
-//! Reads the rows of an earlier part of the run when the run is resumed.
+//! Reads the rows that the earlier parts of a resumed run have written.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const ABANDONED: &str = "the supervisor ended before this attempt did";
 pub struct StoredJob {
     pub name: String,
     pub status: JobStatus,
-    /// If this digest or the next one has changed, no result of the job can be used.
+    /// The digest of the signature. If this digest or the next one has changed, no result of the job can be used.
     pub signature_digest: Option<String>,
     pub captures_digest: Option<String>,
 }
@@ -29,13 +29,13 @@ pub struct StoredJob {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCandidate {
     pub source_digest: Option<String>,
-    /// `None` if the candidate has not ended.
+    /// The status of the candidate. `None` if the candidate has not ended.
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub failed_stage: Option<Stage>,
     /// The artifact of the candidate's last build, if that build passed.
     pub artifact: Option<Artifact>,
-    /// Whether it is a baseline that failed while it was timed beside another candidate.
+    /// Whether the candidate is a baseline that failed while it was timed beside another candidate.
     pub failed_beside: bool,
 }
 
@@ -46,8 +46,8 @@ pub struct StoredAttempt {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub report: Option<Report>,
-    /// Whether the candidate was reopened after this attempt. The number is not used again, and the report no longer
-    /// counts.
+    /// Whether the candidate was reopened after this attempt. The number of the attempt is then not used again, and its
+    /// report no longer counts.
     pub superseded: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Counters {
     pub lease: LeaseId,
 }
 
-/// The numbers of attempts, workers and phases that were in progress when the supervisor ended.
+/// How many attempts, workers and phases were in progress when the supervisor ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abandoned {
     pub attempts: usize,
@@ -67,12 +67,12 @@ pub struct Abandoned {
 }
 
 impl Store {
-    /// The resolved plan of the run.
+    /// Returns the resolved plan of the run.
     pub fn stored_plan(&self) -> Result<Option<String>, StoreError> {
         self.meta_value(META_PLAN)
     }
 
-    /// The version of this program that began or last resumed the run.
+    /// Returns the version of this program that began or last resumed the run.
     pub fn stored_version(&self) -> Result<Option<String>, StoreError> {
         Ok(self.list("SELECT version FROM run", [], |row| row.get(0))?.pop())
     }
@@ -92,7 +92,7 @@ impl Store {
         )
     }
 
-    /// The candidate of a job, by their names. `None` if it is not recorded.
+    /// Returns the candidate of a job, given both names. `None` if it is not recorded.
     pub fn stored_candidate(&self, job: &str, name: &str) -> Result<Option<StoredCandidate>, StoreError> {
         let found = self.list(
             "SELECT candidate.source_digest, candidate.status, candidate.blame, candidate.failed_stage,
@@ -113,7 +113,7 @@ impl Store {
                     failed_stage: word_option(row, 3, Stage::from_name)?,
                     artifact: digest.zip(path).map(|(digest, path)| {
                         let path = PathBuf::from(path);
-                        // A missing artifact is built again.
+                        // If the artifact is missing, it is built again.
                         let bytes = std::fs::metadata(&path).map_or(Bytes::ZERO, |it| Bytes::new(it.len()));
                         Artifact { digest, path, bytes }
                     }),
@@ -124,7 +124,7 @@ impl Store {
         Ok(found.into_iter().next())
     }
 
-    /// The attempts of a candidate with their reports, oldest first.
+    /// Returns the attempts of a candidate with their reports, oldest first.
     pub fn stored_attempts(&self, candidate: CandidateId) -> Result<Vec<StoredAttempt>, StoreError> {
         let key = self.candidate_key(candidate, "load the attempts of a candidate")?;
         self.list(
@@ -157,7 +157,7 @@ impl Store {
     }
 
     /// Closes the attempts, workers and phases that were open when the supervisor died. An attempt without an end has
-    /// no verdict, and is repeated.
+    /// no verdict, so it is repeated.
     pub fn close_abandoned(&mut self, now: UtcTime) -> Result<Abandoned, StoreError> {
         self.synced("close the open rows of an earlier run", |transaction| {
             let attempts = transaction.execute(

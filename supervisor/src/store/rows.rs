@@ -1,4 +1,4 @@
-//! The rows that the driver writes, one type for each kind of event.
+//! Defines the rows that the driver writes, with one type for each kind of event.
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
 use opt_shared::language::Tier;
@@ -16,7 +16,7 @@ pub struct RunRow {
     pub device: String,
 }
 
-/// A job as its plan describes it.
+/// A job, as its plan describes it.
 #[derive(Clone, Debug)]
 pub struct JobRow {
     pub id: JobId,
@@ -26,7 +26,7 @@ pub struct JobRow {
     pub signature_digest: Option<String>,
 }
 
-/// A job's status at its end, with its winner.
+/// How a job has ended: its status and its winner.
 #[derive(Clone, Debug)]
 pub struct JobEnd {
     pub status: JobStatus,
@@ -38,7 +38,7 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    /// The end of a job without ranked candidates.
+    /// Returns the end of a job that has no ranked candidates.
     pub fn of(status: JobStatus) -> Self {
         Self {
             status,
@@ -51,7 +51,7 @@ impl JobEnd {
     }
 }
 
-/// A candidate as its plan or its submission describes it.
+/// A candidate, as its plan or its submission describes it.
 #[derive(Clone, Debug)]
 pub struct CandidateRow {
     pub id: CandidateId,
@@ -71,8 +71,8 @@ pub struct CandidateEnd {
     pub feedback: Option<String>,
 }
 
-/// A candidate's score within its job. Scores are written when the job ends, and when a candidate ends for whose result
-/// a client waits.
+/// A candidate's score within its job. Scores are written when the job ends. They are also written when a candidate
+/// ends for whose result a client is waiting.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreRow {
     pub rank: Option<u32>,
@@ -84,7 +84,7 @@ pub struct ScoreRow {
 pub struct AttemptKey {
     pub candidate: CandidateId,
     pub stage: Stage,
-    /// Starts at 1 and continues when a run is resumed.
+    /// The number of the attempt. It starts at 1, and counting continues when a run is resumed.
     pub number: u32,
 }
 
@@ -104,7 +104,7 @@ pub struct AttemptEnd {
     pub blame: Option<Blame>,
     pub detail: Option<String>,
     pub ms: Option<f64>,
-    /// `None` if the worker died before it could report.
+    /// The report. `None` if the worker died before it could send one.
     pub report: Option<Report>,
 }
 
@@ -123,7 +123,7 @@ pub struct WorkerEnd {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed: Option<Bytes>,
-    /// `None` if the worker was never seen on the device.
+    /// The highest memory that was seen on the device. `None` if the worker was never seen there.
     pub peak_device: Option<Bytes>,
 }
 
@@ -136,23 +136,23 @@ pub struct PhaseRow {
     pub peak_owed: Option<Bytes>,
     pub peak_reclaimable: Option<Bytes>,
     pub device: DevicePhase,
-    /// Change in the swapped bytes of the process tree from start to end.
+    /// How much the swapped bytes of the process tree changed from start to end.
     pub swap_delta: Option<i64>,
-    /// Microseconds from the end of the run's previous phase until this phase's lease was sent.
+    /// The microseconds from the end of the run's previous phase until the lease of this phase was sent.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,
 }
 
-/// A phase's reservation on the device, and the highest sample of its memory there. `predicted` is `None` if the phase
-/// needed no card, and `peak` if the phase was never seen on one.
+/// The memory of a phase on the device: `predicted` is its reservation, and `peak` the highest sample. `predicted` is
+/// `None` if the phase needed no card, and `peak` is `None` if the phase was never seen on one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePhase {
     pub predicted: Option<Bytes>,
     pub peak: Option<Bytes>,
 }
 
-/// Like [`PhaseRow`] for an attempt of a replay; written at its end.
+/// A phase like [`PhaseRow`], but of an attempt of a replay. It is written when the attempt ends.
 #[derive(Clone, Debug)]
 pub struct ReplayPhaseRow {
     pub name: String,
@@ -167,8 +167,8 @@ pub struct ReplayPhaseRow {
     pub ended: UtcTime,
 }
 
-/// The kind of process that is killed. Rows do not contain its pid, because the pid may belong to another process by
-/// the time the row is read.
+/// The kind of a process that is killed. Rows do not contain the pid, because by the time the row is read, the pid may
+/// belong to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessKind {
     Worker,

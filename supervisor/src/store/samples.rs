@@ -1,8 +1,8 @@
 //! Stores memory samples in the database as blocks, which are thinned out evenly when there are too many.
 //!
 //! A run may take a day, and its samples may take some tens of MiB. When the blocks exceed the budget, the width of a
-//! step is doubled. Each write then joins a few neighbouring old blocks into blocks with steps of the new width. Joined
-//! steps keep the worst values.
+//! step is doubled. After that, each write joins a few old, neighbouring blocks into blocks whose steps have the new
+//! width. A joined step keeps the worst values of the steps that it replaces.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,22 @@ use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Timeli
 
 pub use super::block::MAX_POINTS;
 
-/// The size of all blocks together above which they are thinned out.
+/// The total size of all blocks above which they are thinned out.
 const BUDGET: Bytes = Bytes::mib(24);
-/// The largest number of joins after each write. They usually remove more blocks than the write adds, so thinning keeps
-/// up.
+/// The largest number of joins after each write. The joins usually remove more blocks than the write has added, so
+/// thinning keeps up.
 const JOINED_AT_ONCE: usize = 4;
 /// The widest step, one hour in milliseconds. Blocks with such steps are not thinned out further.
 const WIDEST: u64 = 3_600_000;
-/// The maximum number of phases and marks in a timeline. A drawing cannot show more.
+/// The maximum number of phases and of marks in a timeline. A drawing cannot show more.
 const MAX_PHASES: i64 = 100_000;
 const MAX_MARKS: i64 = 10_000;
 
 const LOAD: &str = "load the samples";
 
 impl Store {
-    /// Writes one block: a few seconds of samples. Returns the step width for the next block, in milliseconds.
+    /// Writes one block, which contains a few seconds of samples. Returns the step width for the next block, in
+    /// milliseconds.
     pub fn samples(&mut self, block: &Block) -> Result<u64, StoreError> {
         self.samples_within(block, BUDGET)
     }
@@ -49,7 +50,7 @@ impl Store {
         joined.map_err(|what| StoreError::Corrupt { path, operation: OPERATION, what })
     }
 
-    /// The step width for the next block of a resumed run, in milliseconds.
+    /// Returns the step width for the next block of a resumed run, in milliseconds.
     pub fn samples_width(&self) -> Result<u64, StoreError> {
         self.connection
             .query_row("SELECT coalesce(max(width), 1) FROM sample", [], |row| row.get::<_, i64>(0))
@@ -57,7 +58,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// The run's memory over time, reduced to about `steps` steps; empty if the run kept no samples.
+    /// Returns the run's memory over time, reduced to about `steps` steps. It is empty if the run kept no samples.
     pub fn timeline(&self, steps: usize) -> Result<Timeline, StoreError> {
         let span: Option<(i64, i64)> = self
             .connection
@@ -80,8 +81,8 @@ impl Store {
         })
     }
 
-    /// Calls `take` with every block, in the order in which the blocks were written. Unlike a timeline, which adds
-    /// processes up, a block has the samples of each process.
+    /// Calls `take` with every block, in the order in which the blocks were written. A timeline adds processes up, but
+    /// a block contains the samples of each process.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(
@@ -154,8 +155,8 @@ impl Store {
         Ok(phases)
     }
 
-    /// Kills and recycles, by time. A kill is a policy row that names its worker; a recycle is a field of the replaced
-    /// worker.
+    /// Returns kills and recycles, by time. A kill is a policy row that names the worker. A recycle is a field in the
+    /// row of the worker that was replaced.
     fn marks(&self) -> Result<Vec<Mark>, StoreError> {
         let mut marks = Vec::new();
         let kind = |word: &str| match word {
@@ -188,7 +189,7 @@ impl Store {
     }
 }
 
-/// SQLite's integers are signed; no time or width comes near the limit.
+/// Converts a number to a signed integer, as SQLite requires. No time or width comes near the limit.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -210,8 +211,8 @@ fn insert(transaction: &Transaction<'_>, block: &Block) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Joins a few neighbouring blocks whose steps are narrower than the current width. If there are none and the budget is
-/// exceeded, the width grows. Returns the width. The inner error says which block is damaged.
+/// Joins a few neighbouring blocks whose steps are narrower than the current width. If there are no such blocks and the
+/// budget is exceeded, doubles the width. Returns the width. The inner error says which block is damaged.
 fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Result<u64, String>> {
     let (bytes, widest): (i64, i64) = transaction
         .prepare_cached("SELECT coalesce(sum(bytes), 0), coalesce(max(width), 1) FROM sample")?
@@ -231,7 +232,7 @@ fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Re
     Ok(Ok(width))
 }
 
-/// The keys of the oldest block with steps narrower than `width`, and of the next such block.
+/// Returns the keys of the oldest block with steps narrower than `width`, and of the next such block.
 fn finer_pair(transaction: &Transaction<'_>, width: u64) -> rusqlite::Result<Option<(i64, Option<i64>)>> {
     transaction
         .prepare_cached(
@@ -264,7 +265,7 @@ fn join(
     };
     let widened = one.clone().joined(Block::default(), width);
     let both = one.joined(other, width);
-    // If both blocks together have too many points, only the width of the first one changes.
+    // If both blocks together have too many points, they are not joined, and only the width of the first one changes.
     let (whole, taken) = if both.points() <= MAX_POINTS { (both, next) } else { (widened, None) };
     if let Some((started, ended)) = whole.span() {
         let data = encode(&whole);

@@ -1,4 +1,4 @@
-//! The tables of `run.sqlite`.
+//! Defines the tables of the run's database, `run.sqlite`.
 //!
 //! Jobs and candidates are identified by name, because `--resume` must find their results. Their positions in the plan
 //! are not stable: if a glob finds one more file, all later positions shift.

@@ -1,4 +1,4 @@
-//! Reads the document piece by piece, for reports that hold one candidate in memory at a time.
+//! Reads the document of a run piece by piece, for reports that keep only one candidate in memory at a time.
 //!
 //! A `visit` function can stop the reading by returning an error, which becomes the inner result.
 
@@ -9,7 +9,7 @@ use crate::record::{
     WorkerRecord,
 };
 
-/// Identifies the job whose candidates are read.
+/// Identifies a job when its candidates are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobKey(i64);
 
@@ -26,7 +26,7 @@ impl Document<'_> {
         self.store.memory_totals()
     }
 
-    /// The jobs in the plan's order.
+    /// Returns the jobs in the plan's order.
     pub fn jobs(&self) -> Result<Vec<(JobKey, JobRecord<()>)>, StoreError> {
         Ok(self.store.job_heads()?.into_iter().map(|(key, job)| (JobKey(key), job)).collect())
     }
@@ -54,7 +54,7 @@ impl Document<'_> {
         self.store.each_phase(visit)
     }
 
-    /// The replays in the plan's order.
+    /// Returns the replays in the plan's order.
     pub fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
         self.store.replays()
     }

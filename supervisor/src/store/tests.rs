@@ -131,10 +131,11 @@ fn killed_process_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// Environment variable with the folder that the child process writes to until it is killed.
+/// The environment variable that names the folder to which the child process writes until it is killed.
 const WRITER_FOLDER: &str = "OPT_STORE_TEST_FOLDER";
 
-/// The child process of the next test, which writes until it is killed. Without the variable, this test does nothing.
+/// Runs as the child process of the next test, and writes until it is killed. Without the variable, this test does
+/// nothing.
 #[test]
 fn writer_that_is_killed() {
     let Some(folder) = std::env::var_os(WRITER_FOLDER) else { return };
@@ -149,7 +150,7 @@ fn writer_that_is_killed() {
 fn killed_writer_loses_no_acknowledged_row() {
     use std::io::BufRead as _;
 
-    /// Enough rows that the kill interrupts a write.
+    /// The number of rows to write. There are so many that the kill interrupts a write.
     const ROWS: usize = 40;
     let folder = tempfile::tempdir().expect("folder");
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))

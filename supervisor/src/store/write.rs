@@ -21,14 +21,14 @@ use crate::record::{
     CapturesForm, HostRecord, JobStatus, MemoryTotals, Numbers, Ranking, RunStatus, UtcTime,
 };
 
-/// Keys of the `meta` table.
+/// The keys of the `meta` table.
 pub(super) const META_HOST: &str = "host";
 pub(super) const META_MEMORY: &str = "memory";
 pub(super) const META_PLAN: &str = "plan";
 const META_COMMAND: &str = "command";
 
 impl Store {
-    /// Records the start of the run, or that it was resumed; the first start is kept.
+    /// Records the start of the run. If the run is resumed, records this, and keeps the first start.
     pub fn run_started(&mut self, run: &RunRow) -> Result<(), StoreError> {
         self.synced("record the start of the run", |transaction| {
             transaction.execute(
@@ -73,7 +73,7 @@ impl Store {
         self.meta_text(META_PLAN, resolved, OPERATION)
     }
 
-    /// Stores the command that started the run. A resumed run does not replace it.
+    /// Stores the command that started the run. If the run is resumed, the first command is kept.
     pub fn command(&mut self, command: &str) -> Result<(), StoreError> {
         self.ordered("record the command", |transaction| {
             transaction.execute(
@@ -107,8 +107,8 @@ impl Store {
         self.synced(operation, |transaction| put_meta(transaction, key, text))
     }
 
-    /// Records a job of the plan. If the job is already recorded, its description is updated. To compare the two
-    /// descriptions, call `stored_jobs` first.
+    /// Records a job of the plan. If the job is already recorded, its description is replaced. Call `stored_jobs` first
+    /// in order to compare the two descriptions.
     pub fn job(&mut self, job: &JobRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a job";
         self.check_length(&job.name, "its name", MAX_NAME, OPERATION)?;
@@ -162,9 +162,9 @@ impl Store {
         Ok(())
     }
 
-    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept (without
-    /// the status if its sources have changed), and its description is updated. To compare the two descriptions, call
-    /// `stored_candidate` first.
+    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its description is replaced, and
+    /// its results are kept. Its status is not kept if its sources have changed. Call `stored_candidate` first in order
+    /// to compare the two descriptions.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
         let job = self.job_key(candidate.job, OPERATION)?;
@@ -204,8 +204,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records the start of an attempt. A second call replaces the start of an attempt that has not ended. An attempt
-    /// that has ended is not changed.
+    /// Records the start of an attempt. If the start is already recorded, it is replaced, unless the attempt has ended.
     pub fn attempt_started(&mut self, attempt: &AttemptRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record the start of an attempt";
         let candidate = self.candidate_key(attempt.key.candidate, OPERATION)?;
@@ -231,8 +230,8 @@ impl Store {
     }
 
     /// Records the end of an attempt. If an end is already recorded, it is kept. With the write-ahead log, the write is
-    /// not synced, so the next stage does not wait for the disk. If the write is lost, the stage is repeated. The
-    /// candidate's result becomes durable when the candidate's end is recorded.
+    /// not synced, so that the next stage does not have to wait for the disk. If the write is lost, the stage is
+    /// repeated. The candidate's result becomes durable when the candidate's end is recorded.
     pub fn attempt_finished(&mut self, key: AttemptKey, end: &AttemptEnd) -> Result<(), StoreError> {
         const OPERATION: &str = "record the end of an attempt";
         let candidate = self.candidate_key(key.candidate, OPERATION)?;
@@ -265,7 +264,7 @@ impl Store {
                     status.name(),
                     blame.map(opt_shared::outcome::Blame::name),
                     clip_option(detail.as_deref(), MAX_DETAIL),
-                    // NaN is stored as NULL, which means unknown. That is intended.
+                    // A NaN is intentionally stored as NULL, which means unknown.
                     ms,
                     text,
                     artifact.as_ref().map(|artifact| &artifact.digest),
@@ -336,7 +335,8 @@ impl Store {
         Ok(())
     }
 
-    /// Records that a baseline failed while it was timed beside another candidate. Its own verdict does not change.
+    /// Records that a baseline failed while it was timed beside another candidate. The baseline's own verdict does not
+    /// change.
     pub fn failed_beside(&mut self, baseline: CandidateId) -> Result<(), StoreError> {
         const OPERATION: &str = "record the failure of a baseline";
         let key = self.candidate_key(baseline, OPERATION)?;
@@ -346,7 +346,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the ranks, speed-ups and times of several candidates, all or none.
+    /// Writes the ranks, speed-ups and times of several candidates. Either all of them are written, or none.
     pub fn scores(&mut self, scores: &[(CandidateId, ScoreRow)]) -> Result<(), StoreError> {
         const OPERATION: &str = "record scores";
         let mut rows = Vec::with_capacity(scores.len());
@@ -373,7 +373,7 @@ impl Store {
         if text.len() <= MAX_NUMBERS {
             return Ok(text);
         }
-        // The decision matters more than its figures, so if these are too long, only their length is recorded.
+        // The decision matters more than its figures. If the figures are too long, only their length is recorded.
         self.json(&serde_json::json!({ "omitted_bytes": text.len() }), operation)
     }
 

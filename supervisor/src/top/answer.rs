@@ -1,15 +1,16 @@
-//! Reads the run's answers. Missing values become unknown, excess is dropped, and no text can control the terminal.
+//! Reads the answers of a run for `top`. Missing values become unknown, surplus rows are dropped, and no text can
+//! control the terminal.
 
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
-/// Length of the longest text, in characters. Names of candidates are paths, and reasons are sentences.
+/// The length of the longest text, in characters. Names of candidates are paths, and reasons are sentences.
 const MAX_TEXT: usize = 400;
-/// Largest number of rows in any list. Further rows are not shown. A run accepts 10,000 submissions.
+/// The largest number of rows in any list. Further rows are not shown. A run accepts 10,000 submissions.
 pub(super) const MAX_ROWS: usize = 20_000;
 
-/// Shortens a text, and replaces control characters and marks of writing direction with spaces, because names and
-/// details come from outside.
+/// Shortens a text, and replaces control characters and marks of writing direction with spaces. This is necessary
+/// because names and details are untrusted.
 pub(super) fn clean(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control()
@@ -39,7 +40,7 @@ pub(super) fn seconds(value: &Value) -> Option<f64> {
     value.as_f64().filter(|seconds| seconds.is_finite() && 0.0 <= *seconds)
 }
 
-/// The figures of a decision as text, such as `worker 3, candidate softmax/fast, owed 1.00 MiB`.
+/// Returns the figures of a decision as text, such as `worker 3, candidate softmax/fast, owed 1.00 MiB`.
 pub(super) fn figures(decision: &Value) -> String {
     let Some(numbers) = decision["numbers"].as_object() else { return String::new() };
     let shown = numbers.iter().map(|(name, value)| match (name.strip_suffix("_bytes"), value.as_u64()) {

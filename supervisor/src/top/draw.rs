@@ -1,5 +1,5 @@
-//! Draws the model as a frame of any size. Parts that do not fit are left out, the least important first. This file
-//! decides only layout and wording.
+//! Draws the state of the view as a frame of any size. Parts that do not fit are left out, the least important first.
+//! This file decides only layout and wording.
 
 mod chart;
 mod columns;
@@ -20,7 +20,7 @@ use self::layout::{Layout, Wanted, layout};
 use super::keys::KEYS;
 use super::model::{Model, Pane, Popup};
 
-/// Colours and styles. Without colours, the screen relies on words, and on bold, dim and reversed text.
+/// The colours and styles of the screen. Without colours, the screen uses words, and bold, dim and reversed text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theme {
     pub color: bool,
@@ -80,8 +80,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     popup(frame, model, theme);
 }
 
-/// The numbers of rows that the workers and the policy log could fill. The candidates get the rows that the other panes
-/// leave.
+/// Returns the number of rows that the workers and the policy log could fill. The candidates get the rows that the
+/// other panes leave.
 fn wanted(model: &Model) -> Wanted {
     let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
     let workers: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
@@ -111,7 +111,7 @@ fn title(model: &Model, pane: Pane) -> String {
             let owed = format!("█ {} owed{}", amount(memory.owed), peak(memory.peak));
             match memory.device {
                 None => format!("memory: {owed}  • {} reclaimable", amount(memory.reclaimable)),
-                // A narrow screen has no room for the reclaimable memory as well.
+                // A narrow screen has no room for the reclaimable memory in addition.
                 Some(it) => format!(
                     "{owed}  device {}{} of {}",
                     amount(Some(it.held)),
@@ -135,7 +135,7 @@ fn head(model: &Model, theme: Theme, area: Rect) -> Vec<Line<'static>> {
         vec![(run.name.clone(), theme.strong()), (state, style), (clock(run.elapsed), Style::new())];
     let plain = |text: String| (text, Style::new());
     if model.over.is_some() {
-        // The last known owed memory no longer applies.
+        // Owed memory is not shown, because the last known value is out of date.
         return vec![segments(first, width), segments(vec![plain(run.folder.clone())], width)];
     }
     first
@@ -163,7 +163,7 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
         ("drain", _, _) => ("ending after the running leases".to_owned(), theme.warning()),
         ("now", _, _) => ("ending".to_owned(), theme.warning()),
         (_, true, _) => ("paused".to_owned(), theme.warning()),
-        // Only figures follow the colon.
+        // The part after the colon contains only figures, so it is left out.
         (_, _, Some(waits)) => {
             (format!("waits for {}", waits.split(':').next().unwrap_or_default()), theme.warning())
         }
@@ -173,7 +173,8 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
     }
 }
 
-/// Returns a line with as many of the first segments as fit. If not even the first one fits, it is shortened.
+/// Returns a line with as many of the segments as fit, from the first on. If even the first does not fit, it is
+/// shortened.
 fn segments(all: Vec<(String, Style)>, width: usize) -> Line<'static> {
     let mut line = Line::default();
     for (text, style) in all {
@@ -262,7 +263,7 @@ fn amount(bytes: Option<Bytes>) -> String {
     bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string())
 }
 
-/// A time as text, such as `0:07`, `1:02:03` or `49 h`.
+/// Returns a time as text, such as `0:07`, `1:02:03` or `49 h`.
 fn clock(seconds: f64) -> String {
     let all = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default().as_secs();
     let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);

@@ -1,5 +1,5 @@
-//! The effect of each key: it changes the view, or sends a request to the run. Requests that cannot be undone are sent
-//! only after a confirmation.
+//! Handles the keys that the user presses: each changes the view, or sends a request to the run. Requests that cannot
+//! be undone are sent only after a confirmation.
 
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -8,10 +8,10 @@ use super::answer::counted_steps;
 use super::model::{Candidate, CandidateState, Command, Model, Pane, Popup};
 
 const OVER: &str = "the run has ended, or the connection to it is lost: q quits";
-/// Number of rows by which page up and page down move.
+/// The number of rows by which page up and page down move.
 const PAGE: isize = 10;
 
-/// Each key with a short name for the bottom line, and a description for the help.
+/// Each key, with a short name for the bottom line and a description for the help.
 pub(super) const KEYS: [(&str, &str, &str); 10] = [
     ("q", "quit", "leave the view; the run continues"),
     ("p", "pause", "stop granting leases, or resume; running leases go on"),
@@ -36,7 +36,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Command> {
             return match key.code {
                 KeyCode::Char('y' | 'Y') => Some(command),
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => None,
-                // Any other key leaves the question open.
+                // If any other key is pressed, the question stays on the screen.
                 _ => {
                     model.popup = Popup::Confirm { question, command };
                     None
@@ -91,7 +91,7 @@ fn move_selection(model: &mut Model, by: isize) {
             let to = within(model.chosen_candidate(&order), order.len());
             model.candidate = order.get(to).map(|it| it.name.clone());
         }
-        // Moving down goes to later decisions, so `back` shrinks.
+        // Moving down leads to later decisions, so `back` shrinks.
         Pane::Policy => {
             let last_row = model.policy.len().saturating_sub(1);
             let back = model.back.min(last_row);
@@ -159,7 +159,7 @@ fn why(model: &mut Model) -> Option<Command> {
     }
 }
 
-/// Describes a replay with all figures that the view has.
+/// Describes a replay with all of its figures that are known to the view.
 fn about_replay(it: &Candidate) -> Option<String> {
     let replay = it.replay.as_ref()?;
     let size = |bytes: Option<Bytes>| bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());

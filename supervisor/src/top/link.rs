@@ -1,5 +1,5 @@
-//! Two threads that communicate with the run, so that the terminal never waits for it. One thread polls once a second
-//! and sends requests, and the other listens for events.
+//! Communicates with the run on two threads, so that the terminal never waits for the run. One thread polls once a
+//! second and sends requests, and the other listens for events.
 
 use std::path::Path;
 use std::thread;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::model::{Command, Update};
 use crate::control::client::{Client, ClientError};
 
-/// Poll interval. Each poll asks for four short answers.
+/// The interval between two polls. Each poll asks for four short answers.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of decisions loaded at the start.
+/// The number of decisions that are loaded at the start.
 const DECISIONS: u32 = 100;
-/// Capacity of the queue of updates for the view. If it is full, the threads wait. The run then closes the connection
-/// when its own queue reaches its limit, so no memory grows without bound.
+/// The capacity of the queue of updates for the view. If the queue is full, the threads wait. The run then closes the
+/// connection when its own queue reaches its limit, so neither queue grows without bound.
 const MAX_UPDATES: usize = 1024;
 
 pub(super) struct Link {
@@ -28,7 +28,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn open(socket: &Path) -> Result<Self, ClientError> {
         let mut listener = Client::connect(socket)?;
-        // Events are requested before the past is read, so that no event between the two is lost.
+        // Events are requested before the past is read. Otherwise, events that happen in between would be lost.
         listener.call("events", &json!({}))?;
         listener.wait_forever();
         let mut poller = Poller { client: Client::connect(socket)?, page: 0, since: 0.0 };
@@ -41,7 +41,7 @@ impl Link {
             .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
             if let Err(error) = poller.go(&to_view, &from_view) {
-                // Sending fails only if the view has ended. The message is then not needed.
+                // Sending fails only if the view has ended, and then the message is not needed.
                 let _ = lost.send(Update::Lost(chain(&error)));
             }
         })?;
@@ -67,9 +67,9 @@ fn listen(mut client: Client, to_view: &Sender<Update>) {
 
 struct Poller {
     client: Client,
-    /// The position of the first candidate of the next page to load.
+    /// The position of the first candidate on the page that is loaded next.
     page: u64,
-    /// The start of the latest loaded slot of the history, in seconds since the supervisor was started.
+    /// The start of the latest slot of the history that is loaded, in seconds since the supervisor was started.
     since: f64,
 }
 
@@ -84,7 +84,7 @@ impl Poller {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            // The effect of a request is shown at once, not at the next poll.
+            // A new poll follows at once, so that the effect of a request is shown without delay.
             for answer in self.ask()? {
                 is_open &= updates.send(answer).is_ok();
             }
@@ -112,7 +112,8 @@ impl Poller {
         ])
     }
 
-    /// Calls a method. Returns null if the run refuses, because an older run may not have the method.
+    /// Calls a method. Returns null if the run refuses the call, which an older run does if it does not have the
+    /// method.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         match self.client.call(method, params) {
             Err(ClientError::Refused { .. }) => Ok(Value::Null),

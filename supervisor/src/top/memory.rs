@@ -1,4 +1,4 @@
-//! The memory of a run, as `top` shows it.
+//! Holds the memory figures of a run that `top` shows.
 
 use opt_shared::units::Bytes;
 use serde_json::Value;
@@ -11,7 +11,7 @@ pub(super) struct Memory {
     pub floor: Option<Bytes>,
     pub charged: Option<Bytes>,
     pub owed: Option<Bytes>,
-    /// The high-water mark of `owed`.
+    /// The highest value that `owed` has had.
     pub peak: Option<Bytes>,
     pub reclaimable: Option<Bytes>,
     pub available: Option<Bytes>,
@@ -22,13 +22,13 @@ pub(super) struct Memory {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DeviceMemory {
     pub held: Bytes,
-    /// The high-water mark of `held`.
+    /// The highest value that `held` has had.
     pub peak: Option<Bytes>,
     pub ceiling: Bytes,
 }
 
 impl Memory {
-    /// Reads the answer to `status`.
+    /// Reads the figures from the answer to `status`.
     pub(super) fn of(answer: &Value) -> Self {
         let (memory, device) = (&answer["memory"], &answer["device"]);
         let held = bytes(&device["device_owed_bytes"]).zip(bytes(&device["device_ceiling_bytes"]));

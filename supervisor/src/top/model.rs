@@ -1,5 +1,5 @@
-//! The state of the view: what is known about the run, and what the user is looking at. Updates and keys change it;
-//! `draw` shows it.
+//! Holds the state of the view: what is known about the run, and what the user is looking at. Updates and keys change
+//! the state, and `draw` shows it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::answer::{MAX_ROWS, bytes, clean, figures, list, number, seconds, text};
 use super::memory::Memory;
 
-/// Number of decisions kept for scrolling back.
+/// The number of decisions that are kept for scrolling back.
 const MAX_DECISIONS: usize = 500;
-/// Largest number of replays that are shown. A plan cannot have that many.
+/// The largest number of replays that are shown. No plan can have that many.
 const MAX_REPLAYS: usize = 64;
-/// Largest number of slots in the history. The run answers with at most 512.
+/// The largest number of slots in the history. The run sends at most 512.
 const MAX_SLOTS: usize = 4096;
 
 /// A report from the threads of `link` to the view.
@@ -43,13 +43,13 @@ pub(super) enum Pane {
     Policy,
 }
 
-/// A window on top of the panes.
+/// A window in front of the panes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Popup {
     #[default]
     None,
     Help,
-    /// Asks for confirmation.
+    /// Asks the user to confirm a command.
     Confirm {
         question: String,
         command: Command,
@@ -69,26 +69,26 @@ pub(super) enum Command {
     WhyCandidate(String),
 }
 
-/// The state of the run. Times are in seconds, and `per_minute` counts candidates that end.
+/// The state of the run. Times are in seconds. `per_minute` is the number of candidates that end in a minute.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunState {
     pub name: String,
     pub folder: String,
     pub paused: bool,
     pub open: bool,
-    /// `no`, `drain` or `now`.
+    /// How the run is ending: `no`, `drain` or `now`.
     pub ending: String,
     pub elapsed: f64,
     pub remaining: Option<f64>,
     pub per_minute: Option<f64>,
-    /// The reason why the next lease must wait.
+    /// Why the next lease must wait, if it must.
     pub waits: Option<String>,
     pub ended: usize,
     pub candidates: usize,
 }
 
-/// The highest owed and the highest reclaimable memory in a time slot, which begins `at` seconds after the supervisor
-/// was started (for a resumed run, the last time).
+/// The highest owed and the highest reclaimable memory in a time slot. The slot begins `at` seconds after the
+/// supervisor was started. If the run was resumed, the last start counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -113,9 +113,9 @@ pub(super) struct Worker {
 pub(super) struct Lease {
     pub candidate: String,
     pub stage: String,
-    /// Seconds since the lease was sent.
+    /// The number of seconds since the lease was sent.
     pub held: Option<f64>,
-    /// The number of entries done, and the number of all entries.
+    /// The number of entries that are done, and the total number of entries.
     pub entries: Option<(u32, u32)>,
     pub bytes: Option<Bytes>,
 }
@@ -144,15 +144,15 @@ pub(super) struct Candidate {
     pub is_baseline: bool,
     pub state: CandidateState,
     pub rank: Option<u32>,
-    /// The value and the ends of its interval.
+    /// The speed-up, and the two ends of its interval.
     pub speedup: Option<[f64; 3]>,
     /// Whether no timed entry had inputs that varied.
     pub same_inputs: bool,
-    /// The figures if this is a replay of the plan.
+    /// The figures of the replay, if this row is a replay of the plan.
     pub replay: Option<Replay>,
 }
 
-/// The figures of a replay that are shown beside its name and state.
+/// Those figures of a replay that are shown beside its name and state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Replay {
     pub steps: Option<u32>,
@@ -185,9 +185,9 @@ pub(super) struct Model {
     /// The replays, in the plan's order.
     pub replays: Vec<Candidate>,
     pub policy: VecDeque<Decision>,
-    /// The end of the run, or the reason why the connection was lost.
+    /// How the run has ended, or why the connection was lost.
     pub over: Option<String>,
-    /// The time since the last answer or event, or zero if it is too short to be reported.
+    /// How long no answer or event has arrived. It is zero if this is too short to be reported.
     pub silent: Duration,
 
     pub focus: Pane,
@@ -197,7 +197,7 @@ pub(super) struct Model {
     /// The selected worker and the selected candidate or replay.
     pub worker: Option<u32>,
     pub candidate: Option<String>,
-    /// Number of decisions by which the view is scrolled back from the latest.
+    /// The number of decisions by which the view is scrolled back from the latest one.
     pub back: usize,
 }
 
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// Shows that the run has ended or cannot be reached. If this is called again, the first reason stays.
+    /// Records that the run has ended or cannot be reached. If this is called again, the first reason is kept.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();
@@ -257,8 +257,8 @@ impl Model {
         self.memory = Memory::of(answer);
     }
 
-    /// Takes a page of candidates. Pages are loaded in rotation, so a submission, which moves the candidates of later
-    /// jobs, is shown completely only after one rotation.
+    /// Inserts a page of candidates. Pages are loaded in rotation. A submission moves the candidates of later jobs, so
+    /// it is shown completely only after all pages have been loaded once.
     fn page(&mut self, answer: &Value) {
         let from = answer["from"].as_u64().and_then(|from| usize::try_from(from).ok()).unwrap_or(0);
         for (row, place) in list(&answer["candidates"]).iter().zip(from..MAX_ROWS) {
@@ -286,7 +286,7 @@ impl Model {
         self.history.extend(slots);
         if self.width < width {
             self.width = width;
-            // Merges neighbouring slots, as the run did.
+            // Neighbouring slots are merged in the same way as in the run.
             let mut merged: Vec<Slot> = Vec::with_capacity(self.history.len());
             for slot in self.history.drain(..) {
                 let at = (slot.at / width).floor() * width;
@@ -310,7 +310,7 @@ impl Model {
                 let row = decision(event);
                 if !self.policy.contains(&row) {
                     self.policy.push_back(row);
-                    // While the user is scrolled back, the same rows stay visible.
+                    // If the user has scrolled back, the same rows stay visible.
                     self.back += usize::from(0 < self.back);
                 }
                 while MAX_DECISIONS < self.policy.len() {
@@ -332,16 +332,16 @@ impl Model {
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
-                // The exit code says more than a closed connection, so it replaces that reason even if it arrives
-                // later.
+                // The exit code says more than a closed connection. It therefore replaces that reason, even if it
+                // arrives later.
                 self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
             }
             _ => {}
         }
     }
 
-    /// All rows in the order shown: running replays and candidates, replays that have ended, candidates that passed (by
-    /// job and rank), other candidates that have ended, and waiting candidates and replays.
+    /// Returns all rows in the order in which they are shown: running replays and candidates, replays that have ended,
+    /// candidates that passed (by job and rank), other candidates that have ended, and waiting candidates and replays.
     pub(super) fn order(&self) -> Vec<&Candidate> {
         let class = |it: &Candidate| match &it.state {
             CandidateState::Running(_) => 0,
@@ -362,7 +362,7 @@ impl Model {
                 jobs.len() - 1
             });
             let class = class(it);
-            // Candidates of the other classes stay in the plan's order.
+            // Candidates that have not passed stay in the plan's order.
             let (job, rank) = if class == 1 { (index, it.rank.unwrap_or(u32::MAX)) } else { (0, 0) };
             rows.push((class, job, rank, it));
         }
@@ -376,8 +376,8 @@ impl Model {
         rows
     }
 
-    /// Number of candidates that have ended. If the whole list is loaded, they are counted in the list, because events
-    /// keep it up to date.
+    /// Returns the number of candidates that have ended. If the whole list is loaded, they are counted in the list,
+    /// because events keep the list up to date.
     pub(super) fn ended(&self) -> usize {
         if self.candidates.len() < self.run.candidates {
             return self.run.ended;
@@ -385,7 +385,7 @@ impl Model {
         self.candidates.iter().filter(|it| matches!(it.state, CandidateState::Ended(_))).count()
     }
 
-    /// The position of the selected candidate in `order`; 0 if none is selected.
+    /// Returns the position of the selected candidate in `order`, or 0 if none is selected.
     pub(super) fn chosen_candidate(&self, order: &[&Candidate]) -> usize {
         let chosen = self.candidate.as_ref();
         chosen.and_then(|name| order.iter().position(|it| it.name == *name)).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Takes over the terminal, and restores it when the view ends, even in a panic. Callers decide what is drawn.
+//! Takes over the terminal, and restores it when the view ends, even after a panic. Callers decide what is drawn.
 
 use std::io::{self, Stdout, Write};
 use std::panic::PanicHookInfo;
@@ -20,8 +20,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes over the terminal. Call this only once in a process: it installs a panic hook, which restores the terminal
-    /// before the message of a panic in any thread is printed.
+    /// Takes over the terminal. Call this only once in a process, because it installs a panic hook. The hook restores
+    /// the terminal before the message of a panic in any thread is printed.
     pub(super) fn take() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| on_panic(panic, &before)));
@@ -58,7 +58,7 @@ fn on_panic(panic: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
     before(panic);
 }
 
-/// Restores the terminal. Errors are ignored, because they could be reported only on this terminal.
+/// Restores the terminal. Errors are ignored, because this terminal is the only place where they could be reported.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = disable_raw_mode();

@@ -1,5 +1,5 @@
-//! Tests of `top`: the screens of a fixed run in several sizes, compared character by character; the effects of keys;
-//! hostile answers.
+//! Tests `top`: the screens of a fixed run in several sizes, which are compared character by character, the effects of
+//! keys, and hostile answers.
 
 use std::path::Path;
 
@@ -115,7 +115,7 @@ fn decisions() -> Value {
     ] })
 }
 
-/// The model of a fixed run.
+/// Returns the state of the view for a fixed run.
 fn model() -> Model {
     let mut model = Model::default();
     for update in [

@@ -1,4 +1,5 @@
-//! The loop of the view: updates, keys, signals and time update the model, and the model is drawn.
+//! Runs the loop of the view: updates, keys, signals and the passing of time change the state of the view, which is
+//! then drawn.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -15,9 +16,9 @@ use super::screen::Screen;
 use crate::control::client::ClientError;
 use crate::signal::Signals;
 
-/// Time between two checks for updates. A key is handled at once.
+/// The time between two checks for updates. A key is handled at once.
 const TURN: Duration = Duration::from_millis(100);
-/// Time without an answer or event after which the view reports that the run is silent.
+/// If no answer or event has arrived for this long, the view reports that the run is silent.
 const SILENT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +33,12 @@ pub enum TopError {
     Terminal(#[source] io::Error),
 }
 
-/// The way in which the view ended.
+/// How the view has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// The user left it.
+    /// The user has left the view.
     Left,
-    /// One of the signals that [`Signals`] delivers ended it.
+    /// The view was ended by one of the signals that [`Signals`] delivers.
     Interrupted,
 }
 

@@ -1,8 +1,8 @@
 //! `captures add`: adds one or more files to a store.
 //!
-//! First, a finished store is turned into an unfinished one, with a journal that lists all of its entries. It is
-//! finished again at the end. After an interruption, the next `add` continues from the journal. The recorder calls
-//! `add` after each capture, so a large tensor that captures share (such as an embedding table) is stored once.
+//! First, a finished store is turned into an unfinished one, with a journal that lists all of its entries. At the end,
+//! the store is finished again. After an interruption, the next `add` continues from the journal. The recorder calls
+//! `add` after each capture, so that a large tensor that captures share (such as an embedding table) is stored once.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// The source of a store that `add` has created or extended. An unfinished store with this source is left by an `add`.
+/// The source that is recorded for a store which `add` has created or extended. If an unfinished store has this source,
+/// it was left by an interrupted `add`.
 const ADDED_PROVENANCE: &str = "added file by file";
 
 /// A file to add, and the name of its entry, such as `op/entry_000000.pt`.
@@ -29,7 +30,7 @@ pub struct Added {
     pub name: String,
 }
 
-/// Adds files to a store. An entry that exists already is replaced if `replace` is set; otherwise no file is added.
+/// Adds files to a store. If an entry exists already, it is replaced if `replace` is set. Otherwise, no file is added.
 /// Tensor data that no entry needs any more is removed.
 pub fn add(
     store: &Path,
@@ -59,7 +60,7 @@ pub fn add(
         }
     }
     if packing.is_empty() {
-        // There is nothing to finish. The next `add` starts from the beginning.
+        // There is nothing to finish, so the next `add` starts from the beginning.
         return result.map(|()| Packed::default());
     }
     let packed = packing.finish()?;
@@ -112,7 +113,7 @@ impl Packing {
     }
 }
 
-/// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
+/// Turns a finished store into an unfinished one. The index is removed once the journal lists all of its entries.
 fn reopen(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! The user's live runs on this machine, with the memory that each owes and has owed at most.
+//! Lists the user's live runs on this machine, with the memory that each one owes now and has owed at most.
 
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::control::client::Client;
 use crate::driver::answer::requests::live_runs;
 
-/// The largest number of runs that are asked. A run that is swapped out may take seconds to answer.
+/// The largest number of runs that are queried. A run that is swapped out may take seconds to answer.
 const MAX_RUNS: usize = 8;
 
 /// A run that has answered.
@@ -15,11 +15,12 @@ pub(super) struct LiveRun {
     folder: String,
     owed: Option<Bytes>,
     peak_owed: Option<Bytes>,
-    /// The most memory on a card that was measured for it; `None` if it uses no card, or nothing was measured there.
+    /// The most memory on a card that was measured for the run. `None` if it uses no card, or if nothing was measured
+    /// there.
     device_peak: Option<Bytes>,
 }
 
-/// Asks at most `MAX_RUNS` runs of this user. Leaves out those that do not answer, such as ones that are ending.
+/// Queries at most `MAX_RUNS` runs of this user. Runs that do not answer, such as ones that are ending, are left out.
 pub(super) fn ask() -> Vec<LiveRun> {
     let status = |socket: &std::path::Path| {
         let mut client = Client::connect(socket).ok()?;

@@ -1,7 +1,7 @@
 //! Measures the smallest difference in time that this machine can detect right now.
 //!
-//! The trial times copies of one kernel against that kernel, as candidates are timed against a baseline. It is a
-//! separate run of this program, in a temporary folder.
+//! The trial times copies of one kernel against the kernel itself, in the way that candidates are timed against a
+//! baseline. It is a separate run of this program, in a temporary folder.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,7 +20,7 @@ const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
 /// The timeout of the trial, which takes about ten seconds on a quiet machine.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
-/// The file for the trial's standard output. A pipe could fill up before the trial ends.
+/// The file for the trial's standard output. It is not a pipe, because a pipe could fill up before the trial ends.
 const RESULT: &str = "result.json";
 /// The file for the trial's standard error.
 const MESSAGES: &str = "messages.txt";
@@ -33,7 +33,7 @@ pub(super) struct Trial {
     low: f64,
     /// The highest upper bound of these intervals.
     high: f64,
-    /// The largest share of the timed blocks of a copy or of the kernel that was spent waiting for a CPU.
+    /// The largest share of their timed blocks that a copy or the kernel spent waiting for a CPU.
     wait_share: Option<f64>,
 }
 
@@ -65,7 +65,8 @@ impl Trial {
         Ok(Self { low, high, wait_share })
     }
 
-    /// Returns the smallest of `STEPS` above the largest error of a copy, and the largest that is not above that error.
+    /// Returns the differences that can and cannot be detected: the smallest of `STEPS` that is above the largest error
+    /// of a copy, and the largest that is not above it.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
         let error = (1.0 - self.low).max(self.high - 1.0);
         (STEPS.into_iter().find(|&step| error < step), STEPS.into_iter().rev().find(|&step| step <= error))

@@ -1,13 +1,13 @@
-//! The files of the Python package `opt_captures`, which are part of the program.
+//! Contains the files of the Python package `opt_captures`, which are compiled into the program.
 
 use std::io;
 use std::path::Path;
 
 const NAME: &str = "opt_captures";
-/// The folder's `__main__.py`, which Python runs if it is given the folder.
+/// The file `__main__.py` of the folder. Python runs this file if it is given the folder.
 const START: &str = "import sys\n\nfrom opt_captures.__main__ import main\n\nsys.exit(main())\n";
 
-/// Names and contents of files of the package.
+/// Lists the names and the contents of the package's files.
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
         [$(($name, include_str!(concat!("../../../../python/opt_captures/", $name)))),*]

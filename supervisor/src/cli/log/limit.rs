@@ -1,11 +1,11 @@
-//! Limits how many lines a call site can log in a period, because candidates could cause lines that fill a disk or
-//! flood a terminal. Omitted lines are counted, and reported when the period ends.
+//! Limits how many lines a call site can log in a period. Otherwise, candidates could cause so many lines that they
+//! fill a disk or flood a terminal. Omitted lines are counted, and reported when the period ends.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// A limit for each call site, in periods that begin with a line of the call site.
+/// A limit on the lines of each call site. A call site's period begins with its first line after the previous period.
 #[derive(Debug)]
 pub(super) struct Limit<K> {
     max: u32,
@@ -23,7 +23,7 @@ struct CallSite {
     last: String,
 }
 
-/// Omitted lines of one call site.
+/// The lines of one call site that were omitted in one period.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LeftOut<K> {
     pub site: K,
@@ -32,8 +32,8 @@ pub(super) struct LeftOut<K> {
 }
 
 impl<K: Copy + Eq + Hash> Limit<K> {
-    /// Creates a limit of `max` lines per call site in each period. The number of call sites needs no limit,
-    /// because they are in this program's code.
+    /// Creates a limit of `max` lines from each call site in each period. The number of call sites needs no limit,
+    /// because they are all in this program's code.
     pub(super) fn new(max: u32, period: Duration) -> Self {
         Self { max, period, sites: HashMap::new() }
     }
@@ -42,7 +42,7 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         self.period
     }
 
-    /// Returns whether a line is within the limit. If it is not, `what` is called for its text. Call `take_expired`
+    /// Returns whether a line is within the limit. If it is not, `what` is called to get its text. Call `take_expired`
     /// first.
     pub(super) fn admits(&mut self, site: K, now: Instant, what: impl FnOnce() -> String) -> bool {
         let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
@@ -56,8 +56,8 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         false
     }
 
-    /// Ends the periods that are over, and returns the lines that were omitted in them. The next line of a call site
-    /// begins a new period.
+    /// Ends the periods that are over, and returns the lines that were omitted in them. The next line of such a call
+    /// site begins a new period.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<LeftOut<K>> {
         let period = self.period;
         self.take(|it| period <= now.saturating_duration_since(it.since))

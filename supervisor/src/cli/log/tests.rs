@@ -1,4 +1,4 @@
-//! Tests the layer with strings as outputs: lines are filtered and limited, and omitted lines are reported.
+//! Tests the log with strings as outputs: lines are filtered and limited, and omitted lines are reported.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. This
-//! module owns the connections, and the list of the clients that wait for a candidate to end. Other modules compose the
-//! answers.
+//! module owns the connections, and the list of clients that are waiting for a candidate to end. Other modules compose
+//! the answers.
 
 use std::time::{Duration, Instant};
 
@@ -17,24 +17,24 @@ use crate::metrics::http::Responder;
 use crate::progress::Progress;
 use crate::record::UtcTime;
 
-/// The time until the next wake-up if nothing is due.
+/// The time until the next wake-up if no client is due to be served.
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Endpoints {
     pub(crate) control: Option<Server>,
-    /// The clients that wait for the end of a candidate, each with its candidate.
+    /// The clients that are waiting for a candidate to end. Each is listed with its candidate.
     pub(crate) awaited: Vec<(Token, CandidateId)>,
     pub(crate) metrics: Metrics,
     pub(crate) responder: Option<Responder>,
     pub(crate) progress: Progress,
     pub(crate) forecast: Forecast,
-    /// This is called with each candidate's record when the candidate ends.
+    /// A callback that receives each candidate's record when the candidate ends.
     pub(crate) each_candidate: Option<EachCandidate>,
     pub(crate) submissions: Submissions,
 }
 
 impl Endpoints {
-    /// Returns the time until a client must be served even if nothing arrives.
+    /// Returns how long the main loop may sleep before it must serve a client, even if nothing arrives.
     pub(crate) fn until_due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
         let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment));
@@ -81,14 +81,14 @@ impl Endpoints {
         }
     }
 
-    /// Returns whether a client or the callback must be told when this candidate ends.
+    /// Returns whether anybody must be told when this candidate ends: a waiting client, or the callback.
     pub(crate) fn is_awaited(&self, id: CandidateId) -> bool {
         self.each_candidate.is_some()
             || self.control.as_ref().is_some_and(Server::has_listeners)
             || self.awaited.iter().any(|(_, awaited)| *awaited == id)
     }
 
-    /// Removes and returns the clients that wait for this candidate.
+    /// Removes from the list the clients that are waiting for this candidate, and returns them.
     pub(crate) fn take_awaiting(&mut self, id: CandidateId) -> Vec<Token> {
         let (ready, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.awaited).into_iter().partition(|(_, awaited)| *awaited == id);
@@ -96,7 +96,7 @@ impl Endpoints {
         ready.into_iter().map(|(token, _)| token).collect()
     }
 
-    /// Forgets the waits of clients that have disconnected.
+    /// Removes clients that have disconnected from the list of waiting clients.
     pub(crate) fn drop_disconnected(&mut self) {
         if let Some(server) = &self.control {
             self.awaited.retain(|(token, _)| server.is_connected(token));

@@ -1,10 +1,10 @@
 //! Estimates how long the rest of a run will take, from the times of its attempts so far. The estimate is only shown;
 //! no decision depends on it.
 //!
-//! For a candidate that has not ended, the estimate is what is left of the mean time of its current stage, plus the
-//! mean time of each later stage. The time of a later stage is multiplied by the share of attempts that passed all
-//! stages from the current one up to it. If a job has no attempts of a stage yet, the figures of the other jobs are
-//! used.
+//! For a candidate that has not ended, the estimate adds up two parts: what is left of the mean time of its current
+//! stage, and the mean time of each later stage. Not every candidate reaches a later stage. The time of that stage is
+//! therefore multiplied by the share of attempts that passed all stages from the current one up to it. If a job has no
+//! attempts of a stage yet, the figures of the other jobs are used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::core::event::Stage;
 /// The stages that are estimated. `Confirm` is left out, because the number of confirmations is known only at the end.
 const STAGES: [Stage; 4] = [Stage::Build, Stage::Verify, Stage::Screen, Stage::Profile];
 
-/// The ended attempts of one stage in one job.
+/// Counts and times of the attempts of one stage in one job that have ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     ended: u32,
@@ -29,7 +29,7 @@ struct Tally {
 pub struct Open {
     pub job: JobId,
     pub stage: Stage,
-    /// The time for which its current attempt has been running.
+    /// How long its current attempt has been running.
     pub held: Duration,
 }
 
@@ -89,7 +89,7 @@ impl Forecast {
         Some(all)
     }
 
-    /// Returns the tally of a stage in a job, or in all jobs if this job has none.
+    /// Returns the figures of a stage in a job, or in all jobs together if this job has none.
     fn tally(&self, stage: Stage, job: JobId) -> Option<Tally> {
         let in_job = self.tallies.get(&(stage, job)).copied();
         in_job.or_else(|| {

@@ -1,4 +1,4 @@
-//! Builds the notifications that clients of the control socket receive after `events`. Each is one JSON value.
+//! Builds the JSON values that are sent to clients of the control socket which have called `events`.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -37,7 +37,8 @@ pub(crate) fn attempt_ended(
     })
 }
 
-/// Summarises a candidate's end. A client that needs the other fields calls `result`.
+/// Returns the event for a candidate's end. It has only the most important fields. A client that needs the other fields
+/// calls `result`.
 pub(crate) fn candidate(result: &Value) -> Value {
     let mut event = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {

@@ -1,5 +1,5 @@
-//! Answers requests for the state of all candidates, the memory so far, and decisions, and describes progress and
-//! runners. This file only reads. Every answer has a bounded size; candidates are sent in pages.
+//! Answers requests for the state of all candidates, for the memory so far, and for decisions, and describes progress
+//! and runners. This file only reads. Every answer has a bounded size, so candidates are sent in pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::plan::JobPlan;
 use crate::record::PolicyRecord;
 use crate::store::ScoreRow;
 
-/// The largest number of candidates in an answer. A name takes at most a few hundred bytes, and a connection's queue
-/// has 512 KiB.
+/// The largest number of candidates in an answer. A name takes at most a few hundred bytes, so a page fits into a
+/// connection's queue, which has 512 KiB.
 const PAGE: usize = 500;
 
 impl View<'_> {
@@ -68,7 +68,7 @@ impl View<'_> {
         answer
     }
 
-    /// Returns the history of memory since a time, in seconds since this process began.
+    /// Returns the history of memory from a given time on. The time is in seconds since this process began.
     pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
             Refusal::new(Code::InvalidParams, "`since_s` must be a number of seconds, 0 or more")

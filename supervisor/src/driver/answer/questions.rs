@@ -1,5 +1,5 @@
-//! Questions that need rows from the run's database. The thread that writes the database looks these rows up after all
-//! earlier writes. The answer is sent when they arrive.
+//! Looks up rows of the run's database for the requests whose answers need them. The thread that writes the
+//! database looks them up after all earlier writes, and the answer is sent when the rows arrive.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 
@@ -8,9 +8,9 @@ use crate::control::Reply;
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 use crate::store::{Store, StoreError};
 
-/// The largest number of decisions in the answer to `why`.
+/// The largest number of decisions in an answer to `why`.
 const LATEST: u32 = 5;
-/// The largest number of decisions in the answer to `decisions`.
+/// The largest number of decisions in an answer to `decisions`.
 const MAX_DECISIONS: u32 = 100;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +18,13 @@ pub(crate) enum Question {
     Result(CandidateId),
     WhyWorker(WorkerId),
     WhyCandidate(CandidateId),
-    /// The latest decisions, up to this number.
+    /// The latest decisions, at most this many.
     Decisions(u32),
 }
 
 #[derive(Default)]
 pub(crate) struct Found {
-    /// Newest first for `why`; oldest first for a list of decisions.
+    /// The decisions. For `why`, the newest is first. For a list of decisions, the oldest is first.
     pub(crate) decisions: Vec<PolicyRecord>,
     pub(crate) worker: Option<WorkerRecord>,
     pub(crate) candidate: Option<Box<CandidateRecord>>,

@@ -1,4 +1,4 @@
-//! The state of a run's replays, for clients that watch the run. Full results are in the record.
+//! Describes the state of a run's replays to clients that watch the run. The full results are in the run's record.
 
 use opt_shared::outcome::ReplayResult;
 use opt_shared::units::Bytes;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::View;
 use crate::core::control::UnitView;
 
-/// The figures of a replay's result that are shown while the run continues.
+/// Those figures of a replay's result that are shown while the run continues.
 #[derive(Clone, Copy)]
 pub(crate) struct Figures {
     total_ms: f64,

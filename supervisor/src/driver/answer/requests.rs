@@ -31,8 +31,8 @@ use crate::record::CandidateRecord;
 /// The time that clients have to read the last answers.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Removes the sockets of this user's dead runs, and opens the socket of this run. If that fails, the run continues
-/// without a socket, unless the socket `is_needed` for submissions.
+/// Removes the sockets that dead runs of this user have left, and opens the socket of this run. If the socket cannot be
+/// opened, the run continues without it, unless it `is_needed` for submissions.
 pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
     for found in socket::runs() {
         clear_if_dead(&found.run, || socket::clear(&found));
@@ -108,7 +108,7 @@ impl Run<'_> {
             Request::Decisions(params) => {
                 return Ok(self.look_up(token, Question::Decisions(params.most)));
             }
-            // The server handles this itself.
+            // The server has already subscribed the client.
             Request::Events => Ok(json!({ "outcome": "done" })),
             Request::Recycle(params) => self.ask(recycle(&params))?,
             Request::Pause => self.ask(Control::Pause)?,
@@ -148,8 +148,8 @@ impl Run<'_> {
         Ok(Some(reply))
     }
 
-    /// Starts to look up rows. The answer is sent when they arrive. If the database does not respond, returns a refusal
-    /// instead.
+    /// Starts to look up rows. The answer is sent when they arrive. If the database is not responding, the function
+    /// returns a refusal instead.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
             let why = format!("the run's database does not answer: {}", self.records.writer.last_error());
@@ -174,8 +174,8 @@ impl Run<'_> {
         })
     }
 
-    /// Reports a candidate's end to the clients that wait or listen, and to the callback. Call it once the end has
-    /// been written to disk.
+    /// Reports a candidate's end to the clients that are waiting for it, to subscribed clients, and to the callback.
+    /// Call this once the end has been written to disk.
     pub(crate) fn announce_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
         if !self.endpoints.is_awaited(id) {
             return;
@@ -190,8 +190,8 @@ impl Run<'_> {
         }
     }
 
-    /// Refuses the requests that still wait for a submission or a candidate, announces the end of the run, and closes
-    /// the socket.
+    /// Refuses the requests that are still waiting for a submission or a candidate, announces the end of the run, and
+    /// closes the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
         for token in self.endpoints.submissions.close() {
             let why = "the run ended before the submission was accepted";
@@ -209,7 +209,7 @@ impl Run<'_> {
 }
 
 impl View<'_> {
-    /// Returns the state of the run, for a scrape of the metrics.
+    /// Returns the current state of the run, for a reader of the metrics.
     fn gauges(&self) -> GaugeValues {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));
@@ -263,7 +263,7 @@ fn recycle(params: &RecycleParams) -> Control {
     Control::Recycle { which, mode: params.mode }
 }
 
-/// Parses a ceiling in the form that plans use.
+/// Parses a ceiling that is written as in plans.
 fn ceiling(text: &str, whole: Bytes) -> Result<Bytes, Refusal> {
     let amount = Amount::parse(text).ok_or_else(|| {
         let why = format!("`{text}` is neither a size (\"8GiB\") nor a share (\"60%\")");

@@ -1,4 +1,5 @@
-//! Answers questions on the control socket from the core's numbers and the plan's names. This file only reads.
+//! Answers the requests `status`, `workers`, `result` and `why` on the control socket. The numbers come from the core,
+//! and the names from the plan. This file only reads.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use opt_shared::units::Bytes;
@@ -132,7 +133,8 @@ impl View<'_> {
         json!({ "workers": self.decisions.core.worker_views(self.decisions.now()).into_iter().map(worker).collect::<Vec<_>>() })
     }
 
-    /// Finds a candidate by JOB/CANDIDATE, or by its name alone if only one job has it.
+    /// Finds a candidate by the name `JOB/CANDIDATE`, or by the candidate's name alone if only one job has such a
+    /// candidate.
     pub(crate) fn candidate_named(&self, wanted: &str) -> Result<CandidateId, Refusal> {
         let in_job = |job: &str, name: &str| {
             let job = self.agenda.plan.jobs.iter().find(|it| it.name == job)?;
@@ -153,8 +155,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the state of a candidate. After its end, this is its whole record, unless that is longer than
-    /// `MAX_RECORD`.
+    /// Returns the state of a candidate. Once the candidate has ended, this is its whole record, unless the record is
+    /// longer than `MAX_RECORD`.
     pub(crate) fn result(&self, id: CandidateId, record: Option<Box<CandidateRecord>>) -> Value {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));
@@ -306,7 +308,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns a decision with the names that belong to the ids among its numbers.
+    /// Returns a decision, to which the names are added that belong to the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);
@@ -318,7 +320,7 @@ fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the length of a record's JSON without building it.
+/// Returns the length of a record's JSON, in bytes, without building the text.
 fn length(record: &CandidateRecord) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {

@@ -1,4 +1,4 @@
-//! The files of submitted candidates. They are copied into the run's folder, so that a resumed run finds them again.
+//! Copies the files of submitted candidates into the run's folder, so that a resumed run finds them again.
 //!
 //! ```text
 //! RUN_DIR/submitted/1/fast.c            the submitted files, with the headers that they include
@@ -23,7 +23,7 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 /// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// The record's name while it is being written.
+/// The name of the record while it is being written.
 const DRAFT: &str = ".new";
 /// The largest number of submissions in a run. Each has a folder, and a row in the run's database.
 const MAX_SUBMISSIONS: u32 = 10_000;
@@ -34,12 +34,13 @@ const MAX_BYTES: Bytes = Bytes::mib(16);
 /// The longest record of a submission, in bytes. It contains the launches.
 const MAX_RECORD: u64 = 4 << 20;
 
-/// What a resumed run needs in order to add a submitted candidate to its plan again.
+/// The record of a submission. It contains everything that a resumed run needs to add the candidate to its plan again.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct SubmissionRecord {
     job: String,
     name: String,
-    /// Relative to the submission's folder, except in a record that is not written yet.
+    /// The paths of the files. They are relative to the submission's folder, except in a record that has not been
+    /// written yet.
     files: Vec<PathBuf>,
     language: Language,
     symbol: String,
@@ -60,15 +61,15 @@ impl SubmissionRecord {
     }
 }
 
-/// The folders of a run's submissions, and the one that was filled last.
+/// The folders of a run's submissions, with the number of the last one.
 pub(super) struct SubmissionFolders {
-    /// Contains the folder of each submission.
+    /// The folder that contains the folder of each submission.
     folder: PathBuf,
-    /// The last number that is used up, either by a recorded submission or by the folder that a refused one left
-    /// behind. `None` until the first submission. Then the folder is listed to find the numbers of earlier parts of the
-    /// run.
+    /// The last number that is used up. Either a recorded submission has it, or the folder that a refused submission
+    /// left behind. Before the first submission, this is `None`. The folder is then listed to find the numbers that
+    /// were used in earlier parts of the run.
     last: Option<u32>,
-    /// The number and folder of the submission that was copied last, unless the folder was discarded.
+    /// The number and folder of the submission that was copied last. `None` if that folder was discarded.
     current: Option<(u32, PathBuf)>,
 }
 
@@ -79,7 +80,7 @@ impl SubmissionFolders {
 
     /// Copies the files of a submission into a new folder. Returns the paths of the copied sources.
     pub(super) fn copy(&mut self, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
-        // The folder of an accepted submission must not be discarded.
+        // If no new folder can be created, a later `discard` must not remove the folder of an accepted submission.
         self.current = None;
         let (number, folder) = self.next_folder()?;
         let copied = copy_files(&folder, params);
@@ -114,11 +115,11 @@ impl SubmissionFolders {
         }
     }
 
-    /// Creates the folder of the next submission. The number is used up once the submission is recorded, or if
-    /// its folder cannot be removed.
+    /// Creates the folder of the next submission. Its number is used up once the submission is recorded. If the
+    /// submission is refused, its number is used up only if its folder cannot be removed.
     fn next_folder(&mut self) -> Result<(u32, PathBuf), Refusal> {
-        // Only this folder is created, not its parents: if the run's folder was moved, a new one must not appear at its
-        // old path.
+        // Only this folder is created, not its parents. If the run's folder was moved, no new one may appear at its old
+        // path.
         match fs::create_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             made => made.map_err(|error| {
@@ -157,7 +158,7 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// Copies the sources and their headers, keeping their relative paths, or writes the given text to a file. Returns the
+/// Copies the sources and their headers and keeps their relative paths, or writes the given text to a file. Returns the
 /// paths of the copied sources.
 fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
@@ -181,7 +182,8 @@ fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<Pat
     }
     let paths: Vec<PathBuf> = params.sources.iter().map(PathBuf::from).collect();
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
-    // A file whose suffix belongs to no language is refused later, with a message that names the file.
+    // If the suffix of a file belongs to no language, the submission is refused later, with a message that names the
+    // file.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
     let is_reserved = |path: &Path| [DRAFT, RECORD].iter().any(|name| path.starts_with(name));
     if let Some(file) = files.all().find(|file| is_reserved(&file.relative)) {
@@ -259,7 +261,7 @@ fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionReco
         launch: Arc::new(record.launch),
     };
     match job.admit(id, &submission) {
-        // Results are stored by the candidate's name. Under another name, the candidate would not find its results.
+        // Results are stored by the candidate's name, so under another name the candidate would not find its results.
         Ok(candidate) if candidate.name == record.name => job.candidates.push(candidate),
         Ok(_) => {
             tracing::warn!(

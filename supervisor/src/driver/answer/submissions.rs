@@ -1,5 +1,5 @@
-//! Accepts submitted candidates, one after the other: a thread copies the files, the candidate is checked, the thread
-//! writes the record that a resumed run needs, and the candidate is offered to the core.
+//! Accepts submitted candidates, one after the other. For each one, a thread copies the files, the main loop checks the
+//! candidate, the thread writes the record that a resumed run needs, and the candidate is offered to the core.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -22,17 +22,17 @@ use crate::driver::folder::writer::FollowUp;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
-/// The time limit for accepting a submission, from its arrival. Clients wait longer than this. The files are small, so
-/// only a disk that hangs takes longer.
+/// The time limit for accepting a submission, counted from its arrival. It is shorter than the time that clients wait.
+/// Because the files are small, only a disk that hangs takes longer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How long the end of a run waits for the thread.
+/// How long the end of a run waits for the thread that copies files.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest total size of submissions that wait for an earlier one, in bytes.
+/// The largest total size of the submissions that are waiting for an earlier one, in bytes.
 const MAX_WAITING_BYTES: usize = 4 << 20;
-/// The largest number of submissions that wait for an earlier one.
+/// The largest number of submissions that are waiting for an earlier one.
 const MAX_WAITING: usize = 256;
 
-/// The submissions that are not accepted yet.
+/// The submissions that have not been accepted yet, in the order of their arrival.
 pub(crate) struct Submissions {
     run: PathBuf,
     /// The thread that copies files and writes records. `None` until the first submission.
@@ -50,7 +50,7 @@ struct Request {
 
 struct Current {
     request: Request,
-    /// The candidate, once its files are copied and it is checked.
+    /// The candidate, once its files have been copied and it has been checked.
     candidate: Option<CandidatePlan>,
     /// Whether the client has been told that accepting the submission took too long.
     is_late: bool,
@@ -64,7 +64,7 @@ enum Order {
 
 enum Outcome {
     Copied(Result<Vec<PathBuf>, Refusal>),
-    /// The record was written. Contains the digest of the submission's files, if they can be read.
+    /// The outcome of writing the record. It contains the digest of the submission's files, if they can be read.
     Recorded(Result<Option<String>, Refusal>),
 }
 
@@ -78,7 +78,7 @@ impl Submissions {
         self.thread.as_ref().map(Background::descriptor)
     }
 
-    /// Returns the earliest deadline of a submission whose client still waits.
+    /// Returns the earliest deadline among the submissions whose clients are still waiting.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|current| !current.is_late).map(|it| it.request.deadline);
         current.into_iter().chain(self.waiting.iter().map(|it| it.deadline)).min()
@@ -110,7 +110,7 @@ impl Submissions {
     }
 
     fn order(&self, order: Order) {
-        // If the thread has ended, which would be a bug, `take_abandoned` notices it.
+        // If the thread has ended, the order is lost. That would be a bug, and `take_abandoned` notices it.
         let _ = self.thread.as_ref().is_some_and(|thread| thread.order(order));
     }
 
@@ -124,7 +124,7 @@ impl Submissions {
         }
     }
 
-    /// Returns the clients whose submissions are late. Each is returned once.
+    /// Returns the clients whose submissions have passed their deadlines. Each client is returned once.
     fn take_late(&mut self, now: Instant) -> Vec<Token> {
         let late = self.waiting.partition_point(|request| request.deadline <= now);
         let waiting: Vec<Token> = self.waiting.drain(..late).map(|request| request.token).collect();
@@ -136,7 +136,7 @@ impl Submissions {
         current.into_iter().chain(waiting).collect()
     }
 
-    /// Drops the thread if it has ended, which would be a bug, and returns the clients that wait for it.
+    /// Drops the thread if it has ended, which would be a bug. Returns the clients that are waiting for it.
     fn take_abandoned(&mut self) -> Vec<Token> {
         if !self.thread.as_ref().is_some_and(Background::has_ended) {
             return Vec::new();
@@ -146,7 +146,8 @@ impl Submissions {
         current.into_iter().chain(self.waiting.drain(..)).map(|request| request.token).collect()
     }
 
-    /// Ends the thread, and removes the files of a submission that is not accepted yet. Returns the clients that wait.
+    /// Ends the thread, and removes the files of a submission that has not been accepted yet. Returns the clients that
+    /// are still waiting.
     pub(super) fn close(&mut self) -> Vec<Token> {
         let current = self.current.take();
         if let Some(mut thread) = self.thread.take() {
@@ -163,7 +164,7 @@ impl Submissions {
 }
 
 impl Request {
-    /// Returns an upper bound of the memory that the request's texts take.
+    /// Returns an upper bound of the memory that the texts in the request take.
     fn bytes(&self) -> usize {
         let SubmitParams { job, sources, text, language: _, name, symbol, like } = &self.params;
         let texts = [job, text, name, symbol, like].into_iter().flatten().chain(sources);
@@ -183,7 +184,7 @@ fn carry_out(folders: &mut SubmissionFolders, order: Order) -> Option<Outcome> {
 }
 
 impl Run<'_> {
-    /// Begins to accept a candidate. The client is answered later, unless this returns a refusal.
+    /// Begins to accept a candidate. Unless this returns a refusal, the client is answered later.
     pub(super) fn submit(&mut self, token: &Token, params: SubmitParams) -> Result<(), Refusal> {
         let job = self.job_for(params.job.as_deref())?;
         self.may_offer(job)?;
@@ -197,7 +198,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Continues the submission for which the thread has finished a step, and refuses those that take too long.
+    /// Continues the submission for which the thread has finished a step. Refuses submissions that take too long.
     pub(super) fn continue_submissions(&mut self) -> Result<(), RunError> {
         for outcome in self.endpoints.submissions.outcomes() {
             let Some(mut current) = self.endpoints.submissions.current.take() else {
@@ -277,7 +278,7 @@ impl Run<'_> {
         }
     }
 
-    /// Checks a submission whose files are copied.
+    /// Checks a submission whose files have been copied.
     fn check(&self, request: &Request, sources: Vec<PathBuf>) -> Result<CandidatePlan, Refusal> {
         self.may_offer(request.job)?;
         let Request { job, params, .. } = request;
@@ -313,7 +314,7 @@ impl Run<'_> {
         self.agenda.candidate_facts.push(CandidateFacts::default());
         let answer = self.offer(id)?;
         let Some(Answer::Done(_)) = answer else {
-            // `may_offer` covers everything for which the core refuses an offer, so this is a bug.
+            // Every reason for which the core refuses an offer has been checked by `may_offer`, so this is a bug.
             return Err(RunError::Law { law: format!("{id} was refused: {answer:?}") });
         };
         let full_name = self.agenda.full_name(id);
@@ -324,7 +325,7 @@ impl Run<'_> {
     }
 }
 
-/// Adds a candidate to the plan of a separate run.
+/// Adds a candidate to the plan of a separate run, which is started for this candidate alone.
 pub fn add_to_separate_run(
     plan: &mut Plan,
     job: usize,

@@ -1,8 +1,8 @@
-//! Collects what a run records in addition to its results: memory samples in blocks, the change in swap during each
-//! phase, the pauses between phases, and the command line.
+//! Collects the data that a run records in addition to its results: memory samples in blocks, the change in swap during
+//! each phase, the pauses between phases, and the command line.
 //!
-//! This module decides when a block is full, and which of the machine's figures are kept. `record` thins out the other
-//! figures.
+//! This module decides when a block is full, and which of the figures of the whole machine are kept. `record` thins out
+//! all other figures.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use crate::store::MAX_POINTS;
 
 /// The longest time between two blocks. If the supervisor is killed, the samples since the last block are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, so after the first
-/// sample of a step, only falls of MemAvailable and increases of swap are kept.
+/// The step width for the figures of the whole machine, in milliseconds. MemAvailable changes in every sample. After
+/// the first sample of a step, therefore, a sample is kept only if MemAvailable has fallen or swap has grown.
 const MACHINE_WIDTH: u64 = 250;
 
 #[derive(Debug, Default)]
@@ -32,7 +32,8 @@ pub struct RunSample {
     pub available: Option<Bytes>,
 }
 
-/// One process in a sample. Unlike in the core's sample, a runner's figure includes the memory files that count for it.
+/// One process in a sample. Unlike in the core's sample, a runner's figure includes the memory files that are charged
+/// to it.
 #[derive(Debug)]
 pub struct SampledProcess {
     pub process: Process,
@@ -41,24 +42,24 @@ pub struct SampledProcess {
     pub reclaimable: Bytes,
 }
 
-/// The samples since the last block was returned, and the state of swap at the start of each phase.
+/// The samples that have not been returned in a block yet, and the state of swap at the start of each phase.
 #[derive(Debug)]
 pub struct Evidence {
     block: Block,
     points: usize,
     /// When the current block was begun.
     begun: Instant,
-    /// A moment in milliseconds since 1970, and on the monotonic clock. The times of points are computed from it.
+    /// The same moment in milliseconds since 1970 and on the monotonic clock. The times of points are computed from it.
     origin: (u64, Instant),
-    /// The latest point of the machine's figures.
+    /// The latest point of the figures of the whole machine.
     machine: Option<Point>,
     swapped: Bytes,
     /// How much of the run's process tree was in swap when each worker got its lease.
     swapped_before: BTreeMap<WorkerId, Bytes>,
     /// When the last phase ended.
     last_end: Option<Instant>,
-    /// How long no lease had been running when each worker's current phase began. Known only for phases that began
-    /// while no other lease was running, and not for the very first phase.
+    /// For each worker, the time for which no lease had been running when its current phase began. This is known only
+    /// for phases that began while no other lease was running, and not for the very first phase.
     switches: BTreeMap<WorkerId, Duration>,
 }
 
@@ -108,7 +109,8 @@ impl Evidence {
                 self.push(Track::Machine, point);
             }
         }
-        // The next sample adds at most one point for each process, and three more. The rest is room for new processes.
+        // The next sample adds at most one point for each process, and three more. The remaining room is for new
+        // processes.
         let room = sample.processes.len() * 2 + 8;
         (MAX_POINTS < self.points + room || WRITE_EVERY <= self.begun.elapsed()).then(|| self.take())
     }
@@ -117,7 +119,7 @@ impl Evidence {
         self.points += usize::from(self.block.push(track, point));
     }
 
-    /// Returns everything that has not been returned yet.
+    /// Returns all points that have not been returned yet.
     pub fn take(&mut self) -> Block {
         (self.points, self.begun) = (0, Instant::now());
         let width = self.block.width;
@@ -142,7 +144,7 @@ impl Evidence {
         self.last_end = Some(Instant::now());
     }
 
-    /// Returns how long no lease had been running when this worker's phase began, in microseconds.
+    /// Returns how long no lease had been running when this worker's phase began, in microseconds, if this is known.
     pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
         u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
@@ -188,7 +190,7 @@ mod tests {
     fn block_is_returned_before_it_is_too_large() {
         let mut evidence = Evidence::new(1);
         for step in 0.. {
-            // At most two points of a track are kept within one step of the clock, so the loop runs until real time has
+            // At most two points of a track are kept within one step, so the loop runs until enough real time has
             // passed.
             if let Some(block) = evidence.add(&sample(100, Bytes::mib(step), Bytes::gib(1))) {
                 assert!(block.points() <= MAX_POINTS);

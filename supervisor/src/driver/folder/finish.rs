@@ -16,13 +16,13 @@ use crate::plan::{CandidatePlan, JobPlan};
 use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
 
-/// The largest share of its time that a candidate may wait for a CPU and still count as undisturbed.
+/// A candidate counts as undisturbed if it waited for a CPU for at most this share of its time.
 const MAX_UNDISTURBED_WAIT: f64 = 0.02;
-/// The largest bound of a speed-up that is shown, and the largest lead in per cent. On a busy machine, a bound can be a
-/// million, which means that it is unknown.
+/// The largest bound of a speed-up, and the largest lead in per cent, that are shown as numbers. On a busy machine, a
+/// bound can be a million, which only means that it is unknown.
 const MAX_BOUND: f64 = 999.0;
 
-/// What a job contributes to the exit code.
+/// The outcome of a job, from which the exit code is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Good,
@@ -78,7 +78,7 @@ impl Run<'_> {
             }
             // A candidate without a verdict might have been the winner.
             StopReason::Finished if self.agenda.has_infra_error() => (RunStatus::Finished, Exit::Host),
-            // A replay is skipped because of a job, and that job's verdict already counts.
+            // A replay is skipped because of a job. That job's verdict already counts, so the replay's does not.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
                     && self
@@ -110,7 +110,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Returns whether any candidate or replay has the status INFRA_ERROR, and so no verdict.
+    /// Returns whether any candidate or replay has the status INFRA_ERROR, which means that it has no verdict.
     fn has_infra_error(&self) -> bool {
         let candidates = self.candidate_facts.iter().map(|facts| facts.status);
         candidates.chain(self.replays.ends.iter().copied()).any(|status| status == Some(Status::InfraError))
@@ -144,7 +144,7 @@ impl Agenda<'_> {
         }
     }
 
-    /// Returns the status of a job that is over, with its winner and the reasons.
+    /// Returns how a job has ended: its status, its winner and the reasons.
     fn job_end(&self, job: &JobPlan, baseline_failed: bool, scores: &Scores) -> JobEnd {
         let facts = &self.facts[job.id.index()];
         if let Some(broken) = &facts.broken {
@@ -248,7 +248,7 @@ impl Agenda<'_> {
         )
     }
 
-    /// Explains why the candidates that passed were not timed, if their device or languages are the reason.
+    /// Explains why the candidates that passed were not timed, if the reason is their device or their languages.
     fn not_timed_because(&self, job: &JobPlan) -> Option<&'static str> {
         let passed = |it: &&CandidatePlan| {
             job.baseline != Some(it.id) && self.candidate_facts[it.id.index()].status == Some(Status::Passed)

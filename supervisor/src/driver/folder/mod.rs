@@ -1,9 +1,9 @@
-//! The run's folder. It is created once, never overwritten, and locked while a supervisor uses it.
+//! Creates, locks and cleans up the run's folder. It is never overwritten, and stays locked while a supervisor uses it.
 //!
-//! This module also manages the temporary folder for the sockets of workers. Its path is short, because a socket path
-//! is limited to 107 bytes. Files that a killed supervisor left are removed: from the temporary folder when the next
-//! supervisor starts, and from the run's folder when the run is resumed. A folder is in use if it is locked; the pid in
-//! its name does not count.
+//! This module also manages the temporary folder for the sockets of workers. That folder has a short path, because a
+//! socket path is limited to 107 bytes. Files that a killed supervisor has left are removed: from the temporary folder
+//! when the next supervisor starts, and from the run's folder when the run is resumed. A folder is in use if it is
+//! locked. The pid in its name does not show this.
 
 pub(super) mod evidence;
 mod finish;
@@ -53,26 +53,26 @@ pub(crate) const RUNS: &str = "runs";
 const LOCK: &str = "lock";
 /// The largest number of runs with the same name.
 const MAX_RUNS: u32 = 100_000;
-/// For how long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker holds the
-/// lock for an instant.
+/// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker holds the lock
+/// for an instant.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
-/// For how long clearing a folder is retried. Processes that are being killed may still write into it.
+/// How long clearing a folder is retried. Processes that are being killed may still be writing to the folder.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The largest number of supervisors with the same pid at the same time, each in its own pid namespace.
 const MAX_WITH_SAME_PID: u32 = 64;
 
-/// The longest `XDG_RUNTIME_DIR`, in bytes, below which the path of a worker's socket has at most 107 bytes:
-/// `/opt-supervisor/w`, a name with a pid (11 bytes), and ipc-channel's `/.tmpXXXXXX/socket` come after it. ipc-channel
-/// would cut off the end of a longer path.
+/// The longest `XDG_RUNTIME_DIR`, in bytes, for which the path of a worker's socket has at most 107 bytes. The path
+/// continues with `/opt-supervisor/w`, a name with a pid (11 bytes), and ipc-channel's `/.tmpXXXXXX/socket`. If the
+/// path were longer, ipc-channel would cut off its end.
 const MAX_RUNTIME_FOLDER: usize = 107 - 17 - 11 - 18;
 
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
 }
 
-/// The folder of a run. This process holds its lock.
+/// The folder of a run, which this process has locked.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
@@ -89,7 +89,7 @@ pub enum Whereabouts {
 }
 
 impl RunFolder {
-    /// Creates and locks `wanted` or, without it, the first free one of `runs/<name>`, `runs/<name>-2` and so on.
+    /// Creates and locks `wanted`. By default, this is the first free one of `runs/<name>`, `runs/<name>-2` and so on.
     pub fn create(base: &Path, name: &str, wanted: Option<&Path>) -> Result<Self, FolderError> {
         let path = match wanted {
             Some(path) => {
@@ -119,8 +119,8 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Locks an existing run: `wanted` or, without it, the run with the highest number among `runs/<name>`,
-    /// `runs/<name>-2` and so on, up to the first number that is missing.
+    /// Locks the folder of an existing run, which is `wanted` if given. Otherwise, it is the run with the highest
+    /// number among `runs/<name>`, `runs/<name>-2` and so on, up to the first number that is missing.
     pub fn resume(base: &Path, name: &str, wanted: Option<&Path>) -> Result<Self, FolderError> {
         let path = match wanted {
             Some(path) => path.to_owned(),
@@ -159,7 +159,7 @@ impl RunFolder {
             .last()
     }
 
-    /// Locks the folder. Waits up to `LOCK_TIMEOUT` if another process holds the lock, then fails.
+    /// Locks the folder. If another process holds the lock, waits up to `LOCK_TIMEOUT`, and then fails.
     fn lock(path: &Path) -> Result<File, FolderError> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -180,7 +180,7 @@ impl RunFolder {
         Ok(file)
     }
 
-    /// Creates the folders inside, and removes unfinished files of an earlier supervisor.
+    /// Creates the subfolders, and removes unfinished files of an earlier supervisor.
     fn create_folders(&self) -> Result<(), FolderError> {
         let scratch = self.scratch();
         clear(&scratch).map_err(io_error("clearing", &scratch))?;
@@ -263,7 +263,7 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
     Err(io::Error::other("it is not a regular file (remove it)"))
 }
 
-/// Returns whether a folder belongs to a run. If the supervisor was killed right after locking, only `lock` exists.
+/// Returns whether a folder belongs to a run. After a kill right after locking, `lock` may be the only file in it.
 fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join(LOCK).is_file()
 }
@@ -303,9 +303,9 @@ pub fn is_locked(path: &Path) -> bool {
     path.join(LOCK).is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
 }
 
-/// Calls `clear` if no supervisor is using the run folder. Holds the run's lock during the call, so that no supervisor
-/// can start. If the folder no longer exists, `clear` is called without a lock. If the folder exists without its lock
-/// file, `clear` is not called.
+/// Calls `clear` if no supervisor is using the run folder. The run's lock is held during the call, so that no
+/// supervisor can start in the meantime. If the folder no longer exists, `clear` is called without a lock. If the
+/// folder exists but has no lock file, `clear` is not called.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join(LOCK).is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
@@ -316,8 +316,8 @@ pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     }
 }
 
-/// The folder for the sockets of workers. It is removed when this value is dropped or, after a kill, by the next
-/// supervisor.
+/// The folder for the sockets of workers. It is removed when this value is dropped. If this process is killed, the next
+/// supervisor removes it.
 #[derive(Debug)]
 pub struct TemporaryFolder {
     path: PathBuf,
@@ -325,8 +325,8 @@ pub struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Creates a folder below `XDG_RUNTIME_DIR` or, if that is too long or not UTF-8, below `/tmp`. Removes the folders
-    /// of supervisors that have ended.
+    /// Creates a folder below `XDG_RUNTIME_DIR`, or below `/tmp` if that path is too long or not UTF-8. Removes the
+    /// folders of supervisors that have ended.
     pub fn create() -> Result<Self, FolderError> {
         let parent = Self::parent(std::env::var("XDG_RUNTIME_DIR").ok());
         fs::DirBuilder::new()
@@ -345,7 +345,7 @@ impl TemporaryFolder {
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
             .map_err(io_error("restricting access to", &parent))?;
         // Only one supervisor at a time may create a folder, because a new folder looks abandoned until it is locked.
-        // The parent folder serves as the lock, so that no lock file remains.
+        // The parent folder serves as the lock, so that no extra lock file has to be created.
         let gate = File::open(&parent).map_err(io_error("opening", &parent))?;
         rustix::io::retry_on_intr(|| flock(&gate, FlockOperation::LockExclusive))
             .map_err(|errno| io_error("locking", &parent)(errno.into()))?;
@@ -367,7 +367,7 @@ impl TemporaryFolder {
         Err(FolderError::Io { action: "making a folder below", path: parent, source })
     }
 
-    /// Returns the parent of temporary folders. `runtime` is the folder that the environment names, if it is UTF-8.
+    /// Returns the parent of temporary folders. `runtime` is the value of `XDG_RUNTIME_DIR`, if that is UTF-8.
     fn parent(runtime: Option<String>) -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
         match runtime {
@@ -393,7 +393,7 @@ fn clear_abandoned(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
-        // Remove a folder only if `create` could have named it and its lock is free.
+        // A folder is removed only if its name is one that `create` gives and its lock is free.
         let name = entry.file_name();
         let ours = name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         if ours && RunFolder::try_lock(&path).is_ok() {

@@ -9,20 +9,20 @@ use super::times::{hash_of_compared, rate, times};
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
-/// A summary of a profile. Its size does not depend on the number of entries.
+/// A summary of one profile of a candidate. Its size does not depend on the number of entries.
 #[derive(Clone, Debug)]
 pub struct ScoreSummary {
-    /// The stage: screen, profile or confirmation.
+    /// The stage that gave the profile: screen, profile or confirmation.
     stage: Stage,
     entries: usize,
-    /// The number of entries in the capture set that the speed-up represents.
+    /// The number of entries in the capture set for which the timed entries stand.
     weight: u64,
-    /// The number of entries that count as varying.
+    /// The number of entries whose inputs count as varying.
     varied: usize,
-    /// Whether any input had new values in every call. Without a baseline, outputs for these were compared only with
-    /// outputs of the candidate itself.
+    /// Whether any input had new values in every call. Without a baseline, the outputs for new values were compared
+    /// only with outputs of the candidate itself.
     had_new_values: bool,
-    /// A hash of the entries by which candidates are compared without a baseline.
+    /// A hash of the entries that are used to compare candidates if there is no baseline.
     compared: u64,
     /// The speed-up over the baseline that was timed beside the candidate.
     speedup: Option<Estimate>,
@@ -60,8 +60,8 @@ pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
     pub summary: &'a ScoreSummary,
-    /// The weight of the entries that the candidate does not support. For these, its speed-up counts as 1, because the
-    /// baseline has to be called instead.
+    /// The weight of the entries that the candidate does not support. In these entries, its speed-up counts as 1,
+    /// because the baseline has to be called instead.
     pub left_out: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct Scores {
     min_improvement: f64,
 }
 
-/// A question that the times do not answer.
+/// A question that the measured times leave open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Doubt {
     /// Whether this candidate is faster than the baseline by `min_improvement`.
@@ -84,24 +84,25 @@ pub enum Doubt {
     /// Whether this candidate did real work in its timed calls. Without a baseline, its outputs for new inputs are
     /// compared only with those of a second process of the same candidate.
     Unchecked { candidate: CandidateId },
-    /// Whether this candidate is faster than the best one. It may be faster by up to this share.
+    /// Whether this candidate is faster than the best one. It may be faster by as much as `share`.
     Best { candidate: CandidateId, figure: Estimate, share: f64 },
-    /// How much faster this candidate, the best one, is than the baseline: the interval of its speed-up is too wide.
+    /// How much faster this candidate, which is the best one, is than the baseline. The interval of its speed-up is too
+    /// wide.
     SpeedupTooWide { candidate: CandidateId, speedup: Estimate },
 }
 
 /// The best speed-up counts as known if the half-width of its interval is at most this share of its value.
 const MAX_HALF_WIDTH: f64 = 0.15;
 
-/// The best candidate counts as known if no other one can be faster than it by more than this share.
+/// The best candidate counts as known if no other candidate can be faster than it by more than this share.
 const MAX_RIVAL_LEAD: f64 = 0.05;
 
 /// The winner of a job, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Winner {
-    /// No candidate other than the baseline has times that count.
+    /// There is none, because no candidate other than the baseline has times that count.
     Nobody,
-    /// The best candidate is not clearly faster than the baseline by `min_improvement`.
+    /// There is none, because the best candidate is not clearly faster than the baseline by `min_improvement`.
     Uncertain,
     Is(CandidateId),
 }
@@ -112,7 +113,7 @@ impl Scores {
         self.doubt
     }
 
-    /// Returns whether there is a winner and its figures come from its confirmation.
+    /// Returns whether there is a winner whose figures come from its confirmation.
     pub fn winner_is_confirmed(&self) -> bool {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
@@ -132,8 +133,8 @@ impl Scores {
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
-    // Without a baseline, candidates are compared over the entries of one of them: the first of those with the most
-    // varied entries and, among these, the highest weight.
+    // Without a baseline, candidates are compared over the entries of one candidate. It is the one with the most varied
+    // entries. If several have equally many, it is the one with the highest weight, and after that the first.
     let most_entries = timed.iter().rev().max_by_key(|it| (it.summary.varied, it.summary.weight));
     let entries_to_compare = most_entries.map(|it| it.summary.compared);
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();
@@ -144,8 +145,8 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
             it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
         // A candidate that gets the same input in every call may store the result, so its times cannot be compared with
-        // those of others. Beside a baseline, the same inputs vary for all candidates. But a candidate may support only
-        // entries whose inputs do not vary, or be wrong for new values in all others.
+        // those of other candidates. If there is a baseline, the same inputs vary for all candidates. But a candidate
+        // may support only entries whose inputs do not vary, or it may be wrong for new values in all other entries.
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0
         } else {
@@ -188,7 +189,8 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     Scores { rows, best, confirmed, doubt, min_improvement }
 }
 
-/// Returns the geometric mean of a speed-up over entries of this weight and of 1 over the entries that were left out.
+/// Returns the geometric mean over all entries: `speedup` for entries of this weight, and 1 for the entries that were
+/// left out.
 fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let share = weight as f64 / (weight + left_out).max(1) as f64;
@@ -199,8 +201,8 @@ fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     }
 }
 
-/// Returns the question that the times leave open: whether any candidate is faster than the baseline by
-/// `min_improvement`, which candidate is fastest, or by how much it is faster.
+/// Returns the question that the times leave open, if any. It asks whether some candidate is faster than the baseline
+/// by `min_improvement`, which candidate is fastest, or by how much the fastest one is faster.
 fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
@@ -210,7 +212,8 @@ fn doubt(
     let paired = speedup.is_some();
     let clearly_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
     if !clearly_faster {
-        // No candidate is clearly faster by `min_improvement`. The ranking is settled only if none of them can be.
+        // No candidate is clearly faster by `min_improvement`. The ranking is settled only if it is certain that none
+        // of them is.
         return figures
             .iter()
             .filter(|(_, figure)| min_speedup < figure.ci_high)

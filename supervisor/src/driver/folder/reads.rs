@@ -1,4 +1,4 @@
-//! Describes in a row of the policy log how a verification read its inputs.
+//! Composes the row of the policy log which says how a verification read its inputs.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::outcome::{Body, Report};
@@ -6,8 +6,8 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::PolicyRow;
 
-/// Returns the row. Returns `None` if the report is of another stage, or if there was nothing to choose because the
-/// inputs were small or in the cache.
+/// Returns the row. Returns `None` if the report comes from another stage, or if there was no choice of how to read
+/// because the inputs were small or in the cache.
 pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<PolicyRow> {
     let Body::Verify(verified) = &report.body else { return None };
     let reads = verified.reads;

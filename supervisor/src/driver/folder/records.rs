@@ -16,7 +16,7 @@ pub(crate) struct RunRecords {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
     pub(crate) summaries: Summaries,
-    /// The number of sample blocks that were dropped because the database was too slow. Reset when it
+    /// The number of sample blocks that were dropped because the database was too slow. It is reset when the database
     /// recovers.
     pub(crate) samples_dropped: u64,
 }
@@ -28,7 +28,7 @@ impl RunRecords {
         Ok(Self { writer: Writer::open(store)?, evidence, summaries, samples_dropped: 0 })
     }
 
-    /// Records a decision, and returns its numbers as they are recorded.
+    /// Records a decision, and returns its numbers in the form in which they are recorded.
     pub(crate) fn policy(&mut self, t: UtcTime, row: &PolicyRow) -> Numbers {
         tracing::debug!(decision = row.decision, reason = row.reason, "policy");
         let numbers: Numbers =
@@ -73,7 +73,7 @@ impl RunRecords {
         self.writer.write(move |store| store.replay_phase(&phase));
     }
 
-    /// Adds a sample of memory, which is written in a block with others.
+    /// Adds a sample of memory. It is written later, together with other samples.
     pub(crate) fn memory_sample(&mut self, sample: &RunSample) {
         if let Some(block) = self.evidence.add(sample)
             && !self.writer.write_samples(move |store| store.samples(&block))
@@ -82,7 +82,7 @@ impl RunRecords {
         }
     }
 
-    /// Writes the summary. If the last one is too recent, postpones it.
+    /// Writes the summary, or postpones it if the last one was written too recently.
     pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) {
         if self.summaries.is_due() {
             self.write_summary(totals);
@@ -98,7 +98,7 @@ impl RunRecords {
         }
     }
 
-    /// Writes the summary after everything that was submitted before it.
+    /// Requests the summary. It is written once all rows that were submitted earlier are on disk.
     pub(crate) fn write_summary(&mut self, totals: MemoryTotals) {
         self.writer.write_then(move |store| store.memory(totals).map(|()| FollowUp::WriteSummary));
     }

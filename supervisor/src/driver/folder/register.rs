@@ -19,7 +19,7 @@ use crate::record::{CapturesRecord, SourceRecord};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, ReplayRow, Store};
 
 /// Records jobs and candidates. Returns what is known about each candidate: its state in `earlier`, or that it is
-/// skipped because it is not `selected`. `artifacts` is the run's folder of artifacts.
+/// skipped because it is not among the `selected` ones. `artifacts` is the run's folder of artifacts.
 pub(crate) fn register(
     store: &mut Store,
     plan: &Plan,
@@ -33,8 +33,8 @@ pub(crate) fn register(
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
         let baseline_has_changed = baseline_has_changed(store, plan, job, earlier)?;
-        // The baseline's row contains its new digest, so it is written last. If the process ends before that, the next
-        // resumed run still sees that the baseline has changed.
+        // The baseline's row is written last, because it contains the baseline's new digest. If the process ends before
+        // that, the next resumed run still sees that the baseline has changed.
         let is_baseline = |candidate: &&CandidatePlan| job.baseline == Some(candidate.id);
         let others = job.candidates.iter().filter(|it| !is_baseline(it));
         for candidate in others.chain(job.candidates.iter().filter(is_baseline)) {
@@ -84,8 +84,9 @@ fn baseline_has_changed(
     Ok(before.is_some() && before != candidate_row(plan, baseline).source.digest)
 }
 
-/// Returns whether the same sources give the same library as before, so that an earlier build can be kept. The headers
-/// in `include`, other libraries, toolchains and Python packages may have changed, and no digest covers them.
+/// Returns whether a candidate's own sources alone determine its library, so that an earlier build can be kept.
+/// Otherwise, headers in `include`, other libraries, toolchains or Python packages may have changed, and no digest
+/// covers these.
 fn depends_on_its_sources_only(candidate: &CandidatePlan) -> bool {
     let build = &candidate.build;
     candidate.source.language.kind().launcher == Launcher::Dlopen
@@ -94,8 +95,8 @@ fn depends_on_its_sources_only(candidate: &CandidatePlan) -> bool {
         && build.toolchain.is_empty()
 }
 
-/// The result of a replay, with a description of the inputs that it was made from. If the inputs are the same, the
-/// replay is not repeated.
+/// The result of a replay, and a description of what the result depends on. A replay is not repeated if this
+/// description is still the same.
 pub(crate) type KeptReplay = (String, ReplayResult);
 
 /// Records the replays. Returns the results from an earlier part of the run.
@@ -118,8 +119,8 @@ pub(crate) fn register_replays(
     Ok(kept)
 }
 
-/// Returns the row of a job. If a capture could not be read, no digest is recorded, because there are no verdicts that
-/// it would protect. The run can be resumed once all captures can be read.
+/// Returns the row of a job. The row has no digest if a capture could not be read. There are no verdicts then that a
+/// digest would protect, and the run can be resumed once all captures can be read.
 fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
     let is_read = facts.broken.is_none();

@@ -1,4 +1,4 @@
-//! Decides what a resumed run keeps of its earlier part.
+//! Decides which results of its earlier part a resumed run keeps.
 //!
 //! | earlier part | what is kept |
 //! |---|---|
@@ -27,7 +27,8 @@ use crate::plan::Plan;
 use crate::record::{Stage, UtcTime};
 use crate::store::{Store, StoredAttempt, StoredCandidate};
 
-/// Adds earlier submissions to the plan. Fails if the plan has changed. `resolved` is the current resolved plan.
+/// Adds the candidates that were submitted in earlier parts to the plan. Fails if the plan has changed. `resolved` is
+/// the text of the current resolved plan.
 pub(crate) fn restore_plan(
     store: &Store,
     folder: &RunFolder,
@@ -44,7 +45,8 @@ pub(crate) fn restore_plan(
     Ok(())
 }
 
-/// The earlier part of the run, if there is one. Its candidates stay in the database until they are asked for.
+/// The earlier part of the run, if there is one. Its candidates are read from the database one by one, when they are
+/// asked for.
 #[derive(Clone, Copy)]
 pub(crate) enum Earlier {
     None,
@@ -52,8 +54,8 @@ pub(crate) enum Earlier {
 }
 
 impl Earlier {
-    /// Closes attempts that were left open. Fails if the captures or signatures have changed, because all results
-    /// depend on them.
+    /// Marks attempts that were left open as abandoned. Fails if the captures or signatures have changed, because all
+    /// results depend on them.
     pub(crate) fn open(store: &mut Store, plan: &Plan, facts: &[JobFacts]) -> Result<Self, RunError> {
         store.close_abandoned(UtcTime::now())?;
         check_captures(store, plan, facts)?;
@@ -80,7 +82,7 @@ pub(crate) struct Known<'a> {
     pub(crate) id: CandidateId,
     /// The current digest of its sources.
     pub(crate) sources: Option<&'a str>,
-    /// Whether the same sources give the same library as before.
+    /// Whether the same sources are certain to give the same library as before.
     pub(crate) build_can_be_kept: bool,
     /// Whether the job's baseline has other sources than before. If so, speed-ups over the former baseline are no
     /// longer valid.
@@ -90,7 +92,7 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Returns the parts of a candidate's earlier state that are still valid. The rest must be done again.
+    /// Returns the parts of a candidate's earlier state that are still valid. The others must be determined again.
     pub(crate) fn keep(
         self,
         store: &mut Store,
@@ -137,8 +139,8 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Returns the last build of a candidate whose end is not kept, if the build can be kept: it passed, it was made from
-/// these sources, and its library exists and is unaltered.
+/// Returns the last build of a candidate whose end is not kept, if the build can be kept. This requires that the build
+/// passed, that it was made from these sources, and that its library exists and is unaltered.
 fn kept_build<'a>(
     attempts: &'a [StoredAttempt],
     before: &StoredCandidate,
@@ -163,7 +165,7 @@ fn end_is_valid(before: &StoredCandidate, sources: Option<&str>) -> bool {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)
     });
     let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
-    // Workers refuse altered libraries.
+    // Workers refuse a library that was altered, so the candidate would have to be built again.
     let has_its_library = before.artifact.as_ref().is_none_or(is_unaltered);
     is_verdict && !has_changed && has_its_library
 }

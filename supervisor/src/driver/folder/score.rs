@@ -1,4 +1,5 @@
-//! Converts scores to ranks. `ranking` decides which candidates take part and which one wins.
+//! Converts the scores of candidates (speed-ups or rates) to ranks. `ranking` decides which candidates take part and
+//! which one wins.
 
 use opt_shared::outcome::Estimate;
 
@@ -13,9 +14,9 @@ pub const RANK_RESOLUTION: f64 = 0.01;
 /// is `min_improvement`, but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position
 /// in the order (1, 1, 3).
 ///
-/// Because a candidate is compared with its leader and not with its neighbour, many small steps do not add up to one
-/// long tie. A wide interval gives no advantage, because ties depend on the value. Estimates whose lower bound is NaN
-/// come last. For times, where less is better, rank the estimate of `1 / time`.
+/// A candidate is compared with its leader and not with its neighbour, so many small steps do not add up to one long
+/// tie. A wide interval gives no advantage, because ties depend on the value. Estimates whose lower bound is NaN come
+/// last. For times, where less is better, rank the estimate of `1 / time`.
 pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
     let resolution = min_improvement.max(RANK_RESOLUTION);
     let key = |index: usize| {

@@ -1,8 +1,8 @@
-//! The thread that writes `summary.json`. Writing the summary of a large run takes seconds, and the main loop must not
-//! wait for it.
+//! Writes `summary.json` in a separate thread, because the summary of a large run takes seconds and the main loop must
+//! not wait for it.
 //!
-//! This module decides how often the summary is written between the ends of jobs. The thread reads the database through
-//! a separate connection.
+//! This module also decides how often the summary is written between the ends of jobs. The thread reads the database
+//! through a connection of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// of jobs and replays.
 const INTERVAL_FACTOR: u32 = 50;
 
-/// The channel on which the end of the run waits for the last summary.
+/// The channel that tells the end of the run whether the last summary was written.
 type LastWritten = Sender<Result<(), RunError>>;
 
 /// The main loop's handle to the thread.
 pub(crate) struct Summaries {
-    /// Requests for a summary. While one is served, one more may wait. A third request would give the same document as
-    /// the second.
+    /// Requests for a summary. While one request is served, one more may wait. A third request would give the same
+    /// document as the second.
     wanted: Sender<Option<LastWritten>>,
     state: Arc<State>,
     /// When the last summary was requested.

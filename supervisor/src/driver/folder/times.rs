@@ -1,4 +1,4 @@
-//! Combines the times of a candidate's entries.
+//! Combines the times of a candidate's entries into the figures of the candidate.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -7,23 +7,23 @@ use opt_shared::units::Bytes;
 
 use crate::record::CandidateTimes;
 
-/// Returns the entries by which candidates are compared without a baseline: those whose inputs varied or, if none did,
-/// all.
+/// Returns the entries that are used to compare candidates if there is no baseline: those whose inputs varied or, if no
+/// inputs varied, all entries.
 fn compared_entries(profiled: &Profiled) -> impl Iterator<Item = &EntryProfile> {
     let all = !profiled.entries.iter().any(EntryProfile::is_varied);
     profiled.entries.iter().filter(move |entry| all || entry.is_varied())
 }
 
-/// Returns a hash of the entries by which candidates are compared without a baseline, and of whether the inputs of each
-/// varied. The times of candidates with different hashes cannot be compared.
+/// Returns a hash of the entries that are used to compare candidates without a baseline. The hash also covers which of
+/// their inputs varied. The times of candidates with different hashes cannot be compared.
 pub(super) fn hash_of_compared(profiled: &Profiled) -> u64 {
     let mut hasher = DefaultHasher::new();
     compared_entries(profiled).for_each(|entry| (&entry.entry, entry.is_varied()).hash(&mut hasher));
     hasher.finish()
 }
 
-/// Returns the calls per millisecond, as the geometric mean over the entries by which candidates are compared without a
-/// baseline.
+/// Returns the calls per millisecond, as the geometric mean over the entries that are used to compare candidates
+/// without a baseline.
 pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
     let estimates: Vec<(Estimate, u64)> = compared_entries(profiled)
         .map(|entry| {

@@ -1,9 +1,9 @@
-//! The thread that writes the run's database, so that the main loop never waits for a disk or a lock.
+//! Writes the run's database in a separate thread, so that the main loop never waits for a disk or a lock.
 //!
-//! Rows are written in the order in which they were submitted, and each row is acknowledged. If an action must wait
-//! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If a write fails for a reason that may
-//! pass, such as a locked database or a full disk, it is retried until it succeeds or the writer is closed. The core
-//! decides how long a run may stall.
+//! Rows are written in the order in which they were submitted, and the thread acknowledges each one. If an action must
+//! wait until a row is on disk, the acknowledgement returns this action as a [`FollowUp`]. If a write fails for a
+//! reason that may pass, such as a locked database or a full disk, it is retried until it succeeds or the writer is
+//! closed. The core decides how long a run may stall.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,24 +27,25 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The timeout for writing the last rows at the end.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest number of waiting sample blocks. Samples keep arriving during a stall, so surplus blocks are dropped. No
-/// other row is dropped.
+/// The largest number of sample blocks that may be waiting. Samples keep arriving while the database stalls, so surplus
+/// blocks are dropped. No other row is ever dropped.
 const MAX_SAMPLES: usize = 8;
-/// From this number of waiting rows on, requests that need the database are refused. No lease is granted once a
-/// row has waited too long, which bounds the rows of running attempts.
+/// From this number of waiting rows on, requests that need the database are refused. The rows of running attempts are
+/// bounded too, because no lease is granted once a row has waited too long.
 const MAX_WAITING: usize = 2048;
 
-/// A read or a write of the database. It is called again after a failure that may pass.
+/// A read or a write of the database. If it fails for a reason that may pass, it is called again.
 type Operation = Box<dyn FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send>;
 
-/// The action that follows a row when the row is on disk.
+/// The action that is carried out when a row is on disk.
 pub(crate) enum FollowUp {
     Nothing,
     KillWorker(WorkerId),
     KillRunner(WorkerId, u32),
     /// Samples were stored. The next ones should have this step width, in milliseconds.
     Widen(u64),
-    /// A candidate has ended. Its record is included if a waiting client or the `each_candidate` callback must be told.
+    /// A candidate has ended. Its record is included if it has to be passed to a waiting client or to the
+    /// `each_candidate` callback.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
     Reply(Token, Reply),
     Answer(Token, Question, Found),
@@ -109,7 +110,7 @@ impl Writer {
         self.write_then(move |store| row(store).map(|()| FollowUp::Nothing));
     }
 
-    /// Submits an operation. `acknowledged` returns its follow-up.
+    /// Submits an operation. When the operation is done, `acknowledged` returns its follow-up.
     pub(crate) fn write_then(
         &mut self,
         operation: impl FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send + 'static,
@@ -120,7 +121,7 @@ impl Writer {
         }
     }
 
-    /// Submits a block of samples. Returns false if it was dropped, because too many are waiting.
+    /// Submits a block of samples. Returns false if the block was dropped because too many are waiting.
     pub(crate) fn write_samples(
         &mut self,
         mut samples: impl FnMut(&mut Store) -> Result<u64, StoreError> + Send + 'static,
@@ -186,12 +187,12 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Completes the waiting writes in order. Gives up at the first one that fails, for example because the database is
-    /// locked or the disk is full, or after `CLOSING_TIMEOUT`.
+    /// Completes the waiting writes in order. It gives up after `CLOSING_TIMEOUT`, or at the first write that fails,
+    /// for example because the database is locked or the disk is full.
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
         self.operations = None;
-        // The channel is disconnected after the thread has closed the database, which checkpoints its log.
+        // The thread first closes the database, which checkpoints its log, and then disconnects the channel.
         let deadline = Instant::now() + CLOSING_TIMEOUT;
         while !matches!(self.written.recv_deadline(deadline), Err(RecvTimeoutError::Disconnected))
             && Instant::now() < deadline

@@ -97,8 +97,8 @@ impl Run<'_> {
         }
     }
 
-    /// Records why a process will be killed. The signal is sent when the row is on disk. Until then the process is
-    /// stopped, so it takes no more memory even if the disk is slow.
+    /// Records why a process will be killed. The signal is sent once the row is on disk. Until then the process is
+    /// stopped, so that it takes no more memory even if the disk is slow.
     fn record_intended_kill(
         &mut self,
         process: ProcessKind,
@@ -119,8 +119,8 @@ impl Run<'_> {
         self.records.writer.write(move |store| store.host(&host));
     }
 
-    /// Lets runners begin once their moves into control groups are over, whether or not they succeeded. If a move
-    /// failed, gives up control groups.
+    /// Lets runners begin once their moves into control groups have ended, whether these succeeded or not. If a move
+    /// failed, no further control groups are used.
     pub(super) fn let_moved_runners_begin(&mut self) {
         for ((worker, pid), moved) in self.machine.leaves.moved() {
             if let Err(why) = moved {
@@ -155,7 +155,7 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // The time is read before the process is started, so that the start is included, as in `ready_ms`.
+        // The time is read before the process is started, so that it includes the start, as `ready_ms` does.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);
@@ -207,7 +207,7 @@ impl Run<'_> {
     }
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
-        // The supervisor's memory is added, because the peak is for the whole process tree.
+        // The supervisor's own memory is added, because the peak is that of the whole process tree.
         let supervisor = self.decisions.core.reserved_for_supervisor();
         self.machine.sampler.raise_predicted_peak(row.predicted + supervisor);
         let (source, index) = self.source_of(row.order.unit)?;

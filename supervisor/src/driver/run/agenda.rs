@@ -1,4 +1,4 @@
-//! The work of a run: plan, captures, candidates and replays. It also finds the names that belong to ids.
+//! Holds the work of a run: its plan, captures, candidates and replays. It also finds the names that belong to ids.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) struct Agenda<'a> {
     pub(crate) facts: &'a [JobFacts],
     /// What is known about each candidate, in the order of their ids.
     pub(crate) candidate_facts: Vec<CandidateFacts>,
-    /// Jobs that are over and whose baseline failed, in verification or while it was timed.
+    /// Jobs that are over and whose baseline failed, either in verification or while it was timed.
     pub(crate) without_baseline: BTreeSet<JobId>,
     pub(crate) libraries: Libraries,
     pub(crate) replays: Replaying<'a>,
@@ -32,14 +32,14 @@ pub(crate) struct Agenda<'a> {
     pub(crate) capability: Option<ComputeCapability>,
     /// The total size up to which a job's captures are kept in the page cache.
     pub(crate) cache_budget: Bytes,
-    /// The random seed for candidates for which the plan sets none.
+    /// The random seed of candidates for which the plan sets none.
     pub(crate) seed: u64,
     /// The speed-up that a candidate needs for the run to count as a success.
     pub(crate) min_speedup: Option<f64>,
 }
 
 impl Agenda<'_> {
-    /// Returns a candidate's name as JOB/CANDIDATE, which `--only` accepts.
+    /// Returns a candidate's name in the form `JOB/CANDIDATE`, which `--only` accepts.
     pub(crate) fn full_name(&self, id: CandidateId) -> String {
         let Some(candidate) = self.plan.candidate(id) else { return id.to_string() };
         let job = self.plan.job(candidate.job).map_or("", |job| job.name.as_str());
@@ -55,7 +55,7 @@ impl Agenda<'_> {
         source.name(self, index)
     }
 
-    /// Returns the names for those numbers of a decision that are ids, by field.
+    /// Returns names for those numbers of a decision that are ids. The names are listed by field.
     pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
         let names = numbers
             .iter()

@@ -1,5 +1,5 @@
-//! The attempts in progress, one for each lease. This file starts and ends attempts. The sources (candidates and
-//! replays) do the parts that differ between them.
+//! Starts and ends the attempts of a run, and keeps those in progress, one for each lease. The steps that differ
+//! between candidates and replays are left to their sources.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::store::AttemptEnd as StoredEnd;
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
-    /// The report that may have ended its candidate. It is kept only while one decision is carried out.
+    /// The report that may have ended its candidate. It is dropped when the next decision is carried out.
     pub(super) ending_report: Option<EndingReport>,
 }
 
@@ -92,7 +92,8 @@ impl Run<'_> {
                 tracing::warn!("{name}: attempt {number} of stage `{stage}` ended without a result: {why}");
                 without_report(blame, why, ms)
             }
-            // A resumed run gives the same status and blame to attempts that a killed supervisor left open.
+            // If the supervisor is killed, the resumed run gives the same status and blame to the attempts that were
+            // left open.
             AttemptEnd::Abandoned { why } => without_report(Blame::Host, why, ms),
         };
         let (status, detail) = (end.status, end.detail.clone());

@@ -1,5 +1,5 @@
-//! Candidates as a source of units. The plan's candidates are offered when the core asks for their job, and submitted
-//! candidates when they arrive.
+//! Supplies the core with candidates, and records their results. Candidates of the plan are offered when the core asks
+//! for their job, and submitted candidates when they arrive.
 
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, JobId};
@@ -26,7 +26,7 @@ const NAMED_BATCHES: usize = 8;
 
 pub(super) struct Candidates;
 
-/// The part of an attempt's report that is kept for the end of its candidate.
+/// The part of an attempt's report that is needed when the attempt ends its candidate.
 pub(super) struct EndingReport {
     candidate: CandidateId,
     stage: Stage,
@@ -42,8 +42,8 @@ impl Source for Candidates {
         agenda.full_name(id_of(index))
     }
 
-    /// Offers all candidates of the job, regardless of the capacity, because the supervisor's charge already includes
-    /// them.
+    /// Offers all candidates of the job at once, regardless of the capacity, because the memory that is charged for the
+    /// supervisor already includes them.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -60,8 +60,8 @@ impl Source for Candidates {
             unit_spec(id, &mut needs, plan, candidate, &agenda.candidate_facts[candidate.id.index()])
         });
         let units: Vec<UnitSpec> = units.collect();
-        // The units already contain the state of candidates that ended in an earlier part of the run, so the artifacts
-        // of these candidates are dropped, unless they are still used.
+        // The units already contain the state of candidates that ended in an earlier part of the run. The artifacts of
+        // these candidates are therefore dropped, unless something still uses them.
         let ids: Vec<CandidateId> = plan.candidates.iter().map(|candidate| candidate.id).collect();
         for id in ids {
             if agenda.candidate_facts[id.index()].status.is_some() {
@@ -149,7 +149,7 @@ impl Source for Candidates {
 }
 
 impl Run<'_> {
-    /// Records what the rest of the run needs from the report of a valid attempt.
+    /// Records those parts of a valid attempt's report that the rest of the run needs.
     fn keep_report(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
         let facts = &mut self.agenda.candidate_facts[id.index()];
@@ -195,7 +195,8 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Forgets the artifact of a candidate that has ended, unless it is a baseline, or a replay may call it.
+    /// Drops the artifact of a candidate that has ended, unless the candidate is a baseline or may be called by a
+    /// replay.
     fn forget_artifact_unless_used(&mut self, id: CandidateId) {
         let is_baseline = self.plan.jobs.iter().any(|job| job.baseline == Some(id));
         let facts = &mut self.candidate_facts[id.index()];
@@ -221,7 +222,8 @@ fn id_of(index: usize) -> CandidateId {
     CandidateId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
-/// Returns a policy row with the names of the entries that are timed together. The core has only their sizes.
+/// Returns a policy row that names the entries which are timed together. The row is made here, because the core has
+/// only the sizes of the entries.
 fn timed_together(candidate: CandidateId, work: &Work) -> Option<PolicyRow> {
     let Work::Profile(task) = work else { return None };
     let shares: Vec<Share<'_>> = task.entries.iter().map(EntryRef::share).collect();

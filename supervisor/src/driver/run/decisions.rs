@@ -1,4 +1,4 @@
-//! The core, and a queue of the events that it has not handled yet.
+//! Wraps the core in a queue of the events that it has not handled yet.
 //!
 //! Carrying out an action may raise an event. The event is queued until all actions of the same decision have been
 //! carried out, so decisions are carried out in the order in which they were made.
@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::core::event::{Action, Answer, Event, Moment, StopReason};
 use crate::driver::RunError;
 
-/// The number of events between two checks of all units.
+/// The number of events after which the rosters of all units are checked again.
 const ROSTERS_CHECKED_EVERY: u64 = 1024;
 
 /// The core of a run, and the events that wait for it.

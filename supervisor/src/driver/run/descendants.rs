@@ -1,8 +1,8 @@
 //! Measures the memory that the descendants of a compiler (such as cc1, as and ld) owe.
 //!
-//! This file also decides how often the process tree is walked. If Linux lists children, a walk takes microseconds.
-//! Otherwise, a walk reads every process of the machine, so there is a pause before the next one. Between walks, only
-//! known descendants are sampled.
+//! This file also decides how often the process tree is walked. If Linux lists the children of a process, a walk takes
+//! microseconds. Otherwise, a walk has to read every process of the machine, so there is a pause before the next one.
+//! Between walks, only descendants that are already known are sampled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ struct Tree {
     next_walk: Instant,
 }
 
-/// Owed and reclaimable memory.
+/// The owed and the reclaimable memory of a tree.
 type TreeMemory = (Bytes, Bytes);
 
 impl Descendants {
@@ -36,8 +36,8 @@ impl Descendants {
         Self { walker: TreeWalker::open(proc).ok(), trees: BTreeMap::new() }
     }
 
-    /// Returns the memory of all known descendants of `pid`, without `pid` itself. `owed` computes the owed part of a
-    /// sample.
+    /// Returns the memory of all known descendants of `pid`, without that of `pid` itself. `owed` computes how much of
+    /// a sample is owed.
     pub fn memory_of(&mut self, proc: &Path, pid: u32, owed: impl Fn(&ProcessSample) -> Bytes) -> TreeMemory {
         let Some(walker) = &mut self.walker else { return (Bytes::ZERO, Bytes::ZERO) };
         let now = Instant::now();

@@ -1,6 +1,6 @@
 //! Watches the memory of a run's card, and converts readings of NVML to events for the core.
 //!
-//! This file maps pids to processes of this run, and keeps the pids of dead processes for as long as NVML lists them.
+//! This file maps pids to processes of this run. It keeps the pids of dead processes until NVML no longer lists them.
 //! The emulated device uses host memory, so it is not watched.
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::memory::device::watch::{BUSY, DeviceWatch, IDLE};
 use crate::memory::device::{DeviceError, DeviceIdentity, DeviceTotals, Nvml, Reading};
 use crate::signal::Signals;
 
-/// A run's card that was found in NVML, and is not locked or watched yet.
+/// A run's card that was found in NVML, but is not locked or watched yet.
 pub(crate) struct FoundDevice {
     nvml: Nvml,
     pub(crate) identity: DeviceIdentity,
@@ -36,7 +36,8 @@ pub(crate) struct FoundDevice {
 /// A card that is locked and watched.
 pub(crate) struct RunDevice {
     watch: DeviceWatch,
-    /// The run's living processes by pid, each with its pids in this namespace and in those within it.
+    /// The run's living processes by pid. Each is listed with the pids that it has in this namespace and in those
+    /// within it.
     alive: BTreeMap<u32, OwnProcess<Process>>,
     /// The pids of the run's dead processes that NVML still lists.
     dead: BTreeMap<u32, WorkerId>,
@@ -55,7 +56,7 @@ pub(crate) struct LatestReading {
     pub(crate) unattributed: Option<Bytes>,
     pub(crate) totals: Option<DeviceTotals>,
     pub(crate) utilisation: Option<u32>,
-    /// The highest total that processes of this run have held in any sample so far.
+    /// The highest memory that processes of this run have held together in any sample so far.
     pub(crate) peak: Option<Bytes>,
 }
 
@@ -69,7 +70,7 @@ impl FoundDevice {
         Ok(Self { nvml, identity, memory: DeviceMemory { totals, is_integrated: card.is_integrated } })
     }
 
-    /// Waits until no other run uses the card, then watches it. `folder` is this run's folder.
+    /// Waits until no other run is using the card, and then watches it. `folder` is this run's folder.
     pub(crate) fn take(self, folder: &Path, signals: &Signals) -> Result<RunDevice, DeviceFailure> {
         let lock = DeviceLock::take(&self.identity, folder, signals)?;
         self.watch(lock).map_err(DeviceFailure::Thread)
@@ -110,8 +111,8 @@ impl RunDevice {
         self.watch.sample_now();
     }
 
-    /// Returns the latest reading as an event, if there is a new one. `ours` are the run's living processes with their
-    /// pids.
+    /// Returns the latest reading as an event, if there is a new reading. `ours` lists the run's living processes with
+    /// their pids.
     fn event(&mut self, ours: impl Iterator<Item = (Process, u32)>) -> Option<Event> {
         match self.watch.take()? {
             Ok(reading) => {
@@ -133,7 +134,7 @@ impl RunDevice {
         }
     }
 
-    /// Updates which processes of the run are alive. `ours` are the living ones.
+    /// Updates the lists of living and dead processes. `ours` lists the run's living processes.
     fn update(&mut self, ours: impl Iterator<Item = (Process, u32)>) {
         let before = std::mem::take(&mut self.alive);
         for (process, pid) in ours {
@@ -161,7 +162,7 @@ impl RunDevice {
         let ours: Vec<OwnProcess<Process>> = self.alive.values().cloned().collect();
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
-        // Memory that is listed for dead processes of this run is attributed to them.
+        // If NVML still lists memory for dead processes of this run, this memory is attributed to them.
         let dead_total: Bytes = held_by_dead.values().copied().sum();
         let unattributed = match reading.totals {
             Some(_) => found.unattributed.map(|bytes| bytes - dead_total),
@@ -191,7 +192,7 @@ impl RunDevice {
 }
 
 impl Run<'_> {
-    /// Passes a new reading to the core. Samples are frequent while the device is leased or its memory is being
+    /// Passes a new reading to the core. Readings are more frequent while the device is leased or its memory is being
     /// returned.
     pub(super) fn read_device(&mut self) -> Result<(), RunError> {
         let Some(device) = &mut self.machine.device else { return Ok(()) };

@@ -1,8 +1,8 @@
-//! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs on this
-//! host, including those of other users.
+//! Locks a card, so that only one run at a time uses it. The lock is named after the card's UUID and shared by all runs
+//! on this host, including those of other users.
 //!
-//! The lock is an `flock`, so it is released when the process that holds it ends. The text in the file tells users
-//! which process that is. Every user can change the text, so it is only shown.
+//! The lock is an `flock`, so Linux releases it when the process that holds it ends. The text in the lock's file tells
+//! users which process that is. Because every user can change the text, it is only shown.
 
 mod shared_file;
 
@@ -17,11 +17,11 @@ use self::shared_file::FileError;
 use crate::memory::device::DeviceIdentity;
 use crate::signal::Signals;
 
-/// How long to wait for another run.
+/// How long to wait for another run to release the card.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The largest number of bytes of the holder's text that are read.
+/// The largest number of bytes that are read of the text about the holder.
 const MAX_HOLDER: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ impl DeviceLock {
         let mut warned = false;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // A lock on a file that was removed in the meantime would not keep later runs away.
+                // If the file was removed in the meantime, a lock on it would not keep later runs away from the card.
                 Ok(()) if shared_file::is_at(&file, path) => break,
                 Ok(()) => file = shared_file::open(path)?,
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
@@ -89,7 +89,7 @@ impl DeviceLock {
     }
 }
 
-/// Returns what the file says about its holder, as one line without control characters.
+/// Returns the text in the file about the lock's holder, as one line without control characters.
 fn holder(file: &mut File) -> String {
     let mut bytes = Vec::new();
     let read = file.rewind().and_then(|()| file.take(MAX_HOLDER).read_to_end(&mut bytes));
@@ -97,8 +97,8 @@ fn holder(file: &mut File) -> String {
     if read.is_ok() && !text.trim().is_empty() { text } else { "another run".to_owned() }
 }
 
-/// Converts a UUID to a file name. UUIDs have letters, digits and hyphens; other characters are replaced, so that the
-/// name cannot lead to another folder.
+/// Converts a UUID to a file name. UUIDs consist of letters, digits and hyphens. Other characters are replaced, so that
+/// the name cannot lead to another folder.
 fn file_name(uuid: &str) -> String {
     uuid.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).collect()
 }

@@ -1,8 +1,8 @@
-//! The history of owed and reclaimable memory since this process started, for clients that connect late or ask rarely.
-//! It has a limited number of slots. A slot keeps the highest of its samples, so peaks are not lost. When all slots are
-//! used, they become twice as wide.
+//! Keeps the history of owed and reclaimable memory since this process started, for clients that connect late or ask
+//! rarely. The history has a limited number of slots. A slot keeps the highest of its samples, so that peaks are not
+//! lost. When all slots are used, every slot is made twice as wide.
 //!
-//! `evidence` keeps the full record of a run.
+//! The full record of a run is kept by `evidence`.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl History {
         self.width
     }
 
-    /// Returns the slots that end after `since`, each with its start time.
+    /// Returns the slots that end after `since`, and the start time of each.
     pub fn since(&self, since: Moment) -> impl Iterator<Item = (Moment, Slot)> {
         let begin = |slot: &Slot| self.width * slot.index;
         let first = self.slots.partition_point(|slot| begin(slot) + self.width <= since);

@@ -1,8 +1,9 @@
-//! Keeps a few descriptors open, so that runners can be watched even when this process may open no more files.
+//! Keeps a few file descriptors in reserve, so that runners can be watched even when this process may open no more
+//! files.
 
 use std::fs::File;
 
-/// How many descriptors are kept. Even with a limit of 64 open files, enough others remain.
+/// The number of descriptors in reserve. Even with a limit of 64 open files, enough others remain.
 const SIZE: usize = 8;
 /// The most descriptors that watching one runner takes.
 const PORTION: usize = 4;
@@ -13,12 +14,12 @@ pub(super) struct KeptDescriptors {
 }
 
 impl KeptDescriptors {
-    /// Closes as many descriptors as watching a runner needs.
+    /// Closes as many of the descriptors as are needed to watch one runner.
     pub(super) fn release(&mut self) {
         self.files.truncate(self.files.len().saturating_sub(PORTION));
     }
 
-    /// Opens descriptors until there are enough again, or none can be opened.
+    /// Opens descriptors until the reserve is complete again, or no more can be opened.
     pub(super) fn refill(&mut self) {
         while self.files.len() < SIZE {
             let Ok(file) = File::open("/dev/null") else { return };

@@ -1,6 +1,6 @@
-//! The leaves of a run: the control group of each runner, and Linux's counts that explain how the runner ended.
+//! Gives each runner a control group, its leaf, and reads Linux's counts in it to explain how the runner ended.
 //!
-//! Without control groups, runners have no leaf, and the other protections still apply.
+//! If the machine has no control groups, runners have no leaf, and the other protections still apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -15,25 +15,25 @@ use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::{own_groups, pids_refusal_files, pids_refusals};
 
-/// Memory that Linux charges to a leaf, but that does not count towards the runner's own limit: stacks and other memory
-/// inside Linux, and what the runner has printed.
+/// Memory that Linux charges to a leaf, but that does not count towards the runner's own limit: kernel stacks, other
+/// memory inside Linux, and the runner's printed output.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 
 pub struct Leaves {
     groups: Groups,
-    /// Why runners get no leaf from now on, although there are control groups.
+    /// Why no more runners get a leaf, although there are control groups. `None` if they do.
     given_up: Option<String>,
     announced: BTreeMap<RunnerKey, Wanted>,
-    /// The workers with runners that were started ahead, since their runners were last forgotten.
+    /// The workers that have had runners started ahead of time since their runners were last forgotten.
     ahead: BTreeSet<WorkerId>,
     /// The runners that are being moved into their leaves.
     moving: BTreeSet<RunnerKey>,
     leaves: BTreeMap<RunnerKey, Leaf>,
-    /// The files in which the groups of this process count refused processes and threads.
+    /// The files in which the control groups of this process count the processes and threads that they refused.
     refusal_files: Vec<PathBuf>,
-    /// The sum of these counts when a runner was announced.
+    /// For each runner, the sum of these counts at the time when it was announced.
     refusals_before: BTreeMap<RunnerKey, u64>,
-    /// The runners that were killed after a group above their own had refused them a process or thread.
+    /// The runners that were killed after a group above their own had refused to let them start a process or thread.
     refused: BTreeSet<RunnerKey>,
 }
 
@@ -44,28 +44,28 @@ struct Wanted {
 }
 
 enum Groups {
-    /// There are no control groups. The text says why.
+    /// There are no control groups, for this reason.
     Absent(String),
-    /// The canaries, which test the protections before the first runner starts, use the subtree directly.
+    /// The subtree is used here, by the canaries, which test the protections before the first runner starts.
     Here(Subtree),
-    /// A thread uses the subtree for the runners.
+    /// The subtree is used by a thread, for the runners.
     InBackground(Mover),
 }
 
-/// When a runner may begin.
+/// The time at which a runner may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayBegin {
     /// At once, because the runner gets no leaf.
     Now,
-    /// When `Leaves::moved` returns the runner, because its move into its leaf is over.
+    /// When its move into its leaf is over, and `Leaves::moved` returns the runner.
     Later,
 }
 
 impl Leaves {
-    /// Takes over a subtree for the run that `key` names.
+    /// Takes over a subtree of control groups for the run that `key` names.
     pub fn open(key: &str) -> Self {
         // The files are looked up last, because `take` moves this process to another group in version 2. If they cannot
-        // be read, only the leaves' own counts are evidence.
+        // be read, the counts in the leaves themselves are the only evidence.
         let groups = take(key).map_or_else(Groups::Absent, Groups::Here);
         let refusal_files = pids_refusal_files(Path::new("/")).unwrap_or_default();
         Self { refusal_files, ..Self::with(groups) }
@@ -103,13 +103,14 @@ impl Leaves {
         self
     }
 
-    /// Returns the key in the names of a run's groups. It depends only on the run's folder.
+    /// Returns the key that is part of the names of a run's groups. The key depends only on the run's folder.
     pub fn key(folder: &Path) -> String {
         let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
         digest.chars().take(12).collect()
     }
 
-    /// Returns the name of the file that limits the memory of a canary's leaf. Empty if canaries get no leaves.
+    /// Returns the name of the file that limits the memory of a canary's leaf. The name is empty if canaries get no
+    /// leaves.
     pub fn limit_file(&self) -> &'static str {
         match &self.groups {
             Groups::Here(subtree) => subtree.limit_file(),
@@ -134,14 +135,15 @@ impl Leaves {
         }
     }
 
-    /// Gives up control groups for the rest of the run, because a limit could not be enforced. Live runners keep their
-    /// leaves.
+    /// Stops using control groups for the rest of the run, because a limit could not be enforced. Runners that are
+    /// alive keep their leaves.
     pub fn give_up(&mut self, why: String) {
         self.given_up = Some(why);
     }
 
-    /// Begins to move a process into a leaf without limits, before it is announced as a runner. Until then, it runs only
-    /// our own code. Such a move can take milliseconds, which a runner that is started ahead does not have to wait for.
+    /// Begins to move a process into a leaf without limits, before the process is announced as a runner. Until then,
+    /// the process runs only our own code. A move can take milliseconds, and a runner that is started ahead of time
+    /// does not have to wait for it.
     pub fn enclose_ahead(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
         if let (Groups::InBackground(mover), None) = (&self.groups, &self.given_up) {
             self.ahead.insert(worker);
@@ -149,7 +151,8 @@ impl Leaves {
         }
     }
 
-    /// Stores the limits of a watched runner, for `enclose`, and the refusals that were counted before it begins.
+    /// Stores two things for `enclose`: the limits of a watched runner, and the number of refusals before the runner
+    /// begins.
     pub fn announce(
         &mut self,
         (worker, pid): RunnerKey,
@@ -203,7 +206,7 @@ impl Leaves {
         may_begin
     }
 
-    /// Returns the descriptor that becomes readable when `moved` has something to return.
+    /// Returns the descriptor that becomes readable when `moved` has runners to return.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.groups {
             Groups::InBackground(mover) => Some(mover.descriptor()),
@@ -212,7 +215,7 @@ impl Leaves {
     }
 
     /// Stops a runner and everything that it started, if it has a leaf that can be stopped as a whole. The caller also
-    /// sends signals, which must suffice if this fails.
+    /// sends signals. If stopping the leaf fails, these must suffice.
     pub fn freeze(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
             let _ = leaf.freeze();
@@ -222,8 +225,8 @@ impl Leaves {
     /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // In version 1, the kill lowers the group's own limit, which then refuses tasks too. Refusals from above
-            // are therefore noted first.
+            // In version 1, the kill lowers the group's own limit, so that the group itself then refuses tasks.
+            // Refusals by groups above it are therefore recorded first.
             if leaf.limit_above_refused_tasks().unwrap_or_default() {
                 self.refused.insert((worker, pid));
             }
@@ -232,17 +235,18 @@ impl Leaves {
         }
     }
 
-    /// Returns the limit and events of a dead runner's leaf, if Linux killed a process in it at the leaf's limit.
-    /// `oom_kill` alone does not show that: it also counts kills because the whole machine had no memory left.
+    /// Returns the limit and the events of a dead runner's leaf, if Linux killed a process in it because of the leaf's
+    /// limit. The count `oom_kill` alone does not show this, because it includes kills when the whole machine had no
+    /// memory left.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
         (0 < events.oom_kill && 0 < events.at_limit).then_some((leaf.limits()?.memory, events))
     }
 
-    /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. If the
-    /// runner has no leaf, or if Linux counts refusals only in the group that reached its limit, the refused process
-    /// may have been one outside the runner.
+    /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. The
+    /// refused process may have been outside the runner if the runner has no leaf, or if Linux counts refusals only in
+    /// the group that reached its limit.
     pub fn were_tasks_refused(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = (worker, pid);
         let before = self.refusals_before.get(&runner);
@@ -265,8 +269,8 @@ impl Leaves {
         }
     }
 
-    /// Kills what is left in the leaves of a worker, and removes them. Call it when the worker has ended, or has reaped
-    /// its runners without reporting each one.
+    /// Kills the processes that are left in a worker's leaves, and removes the leaves. Call this when the worker has
+    /// ended, or has reaped its runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         if let (true, Groups::InBackground(mover)) = (self.ahead.remove(&worker), &self.groups) {
             mover.give_back_ahead(worker);
@@ -285,7 +289,7 @@ impl Leaves {
         }
     }
 
-    /// Returns a leaf for a canary, with this memory limit.
+    /// Returns a leaf with this memory limit for a canary.
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
         /// The most processes and threads in the leaf.
         const TASKS: u32 = 4;
@@ -306,8 +310,8 @@ impl Leaves {
     }
 }
 
-/// Takes over the group of this process: the one of version 2 or, if that fails, the one of version 1. The error is
-/// that of the version that was tried last.
+/// Takes over the group of this process in version 2 or, if that fails, in version 1. If both fail, the error is that
+/// of the version that was tried last.
 fn take(key: &str) -> Result<Subtree, String> {
     let root = Path::new("/");
     let own = own_groups(root).map_err(|error| chain(&error))?;
@@ -343,7 +347,7 @@ mod tests {
     const WORKER: WorkerId = WorkerId(3);
     const LIMITS: GroupLimits = GroupLimits { files: Bytes::mib(2), tasks: 7, tree: false };
 
-    /// Leaves in plain folders.
+    /// Creates leaves in plain folders instead of control groups.
     fn fake() -> (tempfile::TempDir, Leaves) {
         let root = tempfile::tempdir().expect("folder");
         let [memory, pids] = ["memory", "pids"].map(|name| root.path().join(name));

@@ -1,4 +1,4 @@
-//! The machine of a run: worker processes, samples of memory, control groups, protections.
+//! Holds what a run uses of its machine: worker processes, samples of memory, control groups, protections and the card.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,19 +30,19 @@ use crate::record::{HostRecord, TimingConditions};
 
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
-    /// This field is declared after the pool, so that it is dropped after the last worker has ended.
+    /// The leaves are declared after the pool, so that they are dropped after the last worker has ended.
     pub(crate) leaves: Leaves,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
-    /// `None` if the run uses no card.
+    /// The run's card. `None` if the run uses none.
     pub(crate) device: Option<RunDevice>,
-    /// `None` if the thread that reads the room could not be started.
+    /// The watch on the room for files and processes. `None` if its thread could not be started.
     pub(crate) room: Option<RoomWatch>,
-    /// `None` if a pressure trigger could not be armed, or no longer works.
+    /// Linux's signal that memory is short. `None` if the trigger could not be armed, or no longer works.
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
     host: Host,
-    /// The disturbance at the start of the run.
+    /// The disturbance of the machine at the start of the run.
     disturbance: Disturbance,
     /// The highest ceiling that the machine allows.
     pub(crate) whole: Bytes,
@@ -51,7 +51,7 @@ pub(crate) struct Machine {
     kept_descriptors: KeptDescriptors,
 }
 
-/// A runner that was announced by its worker.
+/// A runner that its worker has announced.
 pub(crate) struct Announced {
     pub(crate) worker: WorkerId,
     pub(crate) pid: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Announced {
 }
 
 impl Machine {
-    /// `protections` are the results of the canaries.
+    /// Returns a machine whose card and room are not watched yet. `protections` are the results of the canaries.
     pub(crate) fn new(
         pool: Pool,
         leaves: Leaves,
@@ -92,7 +92,7 @@ impl Machine {
         Self { device, ..self }
     }
 
-    /// Starts to watch the room for files, on the disk of the run's folder, and for processes.
+    /// Starts to watch the room for files on the disk of the run's folder, and the room for processes.
     pub(crate) fn watching_room(self, folder: &Path) -> Self {
         let room = RoomWatch::start(folder.to_owned());
         if let Err(error) = &room {
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     /// Waits until one of `others` is readable, something happens to a worker, a runner or the card, Linux reports
-    /// memory pressure (that processes are waiting for memory), or the timeout is over. Returns true if Linux has
+    /// memory pressure (processes are waiting for memory), or the timeout has passed. Returns true if Linux has
     /// reported memory pressure.
     pub(crate) fn wait<'o>(
         &mut self,
@@ -110,7 +110,7 @@ impl Machine {
         timeout: Duration,
     ) -> Result<bool, RunError> {
         let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
-        // `extend` would require that these descriptors have the same lifetime as the next ones.
+        // With `extend`, these descriptors would need the same lifetime as the following ones.
         for other in others {
             polled.push(other);
         }
@@ -138,8 +138,8 @@ impl Machine {
     }
 
     pub(crate) fn sample(&mut self, now: Moment) -> Sample {
-        // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
-        // killed.
+        // A worker stops and wakes its runner for each call. It may therefore have woken a runner that was halted in
+        // order to be killed.
         self.pool.halt_again();
         self.kept_descriptors.refill();
         let sample = self.sampler.sample();
@@ -154,7 +154,7 @@ impl Machine {
         halt_descendants(pid, || self.sampler.descendants_of(Process::Runner(worker, pid)));
     }
 
-    /// Starts a worker. Its later events come from the pool.
+    /// Starts a worker. The pool returns the later events of this worker.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)
@@ -192,7 +192,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Watches a worker's zygote, which is charged to the worker. It is not an error if the zygote has already ended.
+    /// Watches a worker's zygote, whose memory is charged to the worker. It is not an error if the zygote has already
+    /// ended.
     pub(crate) fn watch_zygote(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
         let zygote = Process::Zygote(worker);
         self.sampler.forget(zygote);
@@ -205,15 +206,15 @@ impl Machine {
         }
     }
 
-    /// Forgets the runners of a worker that has reaped them without reporting each one.
+    /// Removes from all lists the runners of a worker that has reaped them without reporting each one.
     pub(crate) fn forget_runners(&mut self, worker: WorkerId) {
         self.pool.forget_runners(worker);
         self.sampler.forget_runners(worker);
         self.leaves.forget_worker(worker);
     }
 
-    /// Forgets a dead worker. If it `left_runners` that are still alive, these are sampled until the pool reports that
-    /// they are gone.
+    /// Removes a dead worker from all lists. If it `left_runners` that are still alive, these are sampled until the
+    /// pool reports that they have ended.
     pub(crate) fn forget_dead_worker(&mut self, worker: WorkerId, left_runners: bool) {
         if let Some(device) = &self.device {
             device.sample_now();
@@ -239,8 +240,8 @@ impl Machine {
         self.warn_of_missing(Some(&[CGROUP_LEAF.to_owned()]));
     }
 
-    /// Warns of missing protections, which this machine cannot enforce on candidates. If `only` is given, warns only of
-    /// the protections in it.
+    /// Warns of protections that this machine cannot enforce on candidates. If `only` is given, other protections are
+    /// not mentioned.
     pub(crate) fn warn_of_missing(&self, only: Option<&[String]>) {
         let is_selected = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
         for missing in self.protections.iter().filter(|it| !it.present).filter(is_selected) {

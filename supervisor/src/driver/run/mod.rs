@@ -1,6 +1,6 @@
-//! The main loop of a run. It passes events to the core, and carries out the actions that the core returns.
+//! Runs the main loop. It passes events to the core, and carries out the actions that the core returns.
 //!
-//! The modules below hold the loop's state and do its work. The core alone decides what happens next.
+//! The modules in this folder hold the loop's state and do its work. Only the core decides what happens next.
 
 mod actions;
 pub(super) mod agenda;
@@ -112,7 +112,8 @@ impl Run<'_> {
         Some(deadline.saturating_sub(self.decisions.now()))
     }
 
-    /// Passes an event to the core and carries out the actions. Does the same with the events that the actions raise.
+    /// Passes an event to the core and carries out the resulting actions. Then does the same with the events that these
+    /// actions have raised.
     pub(super) fn feed(&mut self, event: Event) -> Result<(), RunError> {
         self.decisions.raise(event);
         self.watchdog.enter(Part::Deciding);
@@ -133,7 +134,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Records a hang of the main loop, which the watchdog's thread reports on the terminal.
+    /// Records a hang of the main loop in the policy log. The watchdog's thread reports the hang on the terminal.
     fn record_a_hang(&mut self) {
         let Some(hang) = self.watchdog.take_hang() else { return };
         self.policy(&PolicyRow {

@@ -1,7 +1,7 @@
-//! A thread that creates and removes the leaves of runners, and moves runners into them.
+//! Creates and removes the leaves of runners, and moves runners into them, in a separate thread.
 //!
-//! Before such a move, Linux waits for an RCU grace period, so that no process is being started or ended. This can take
-//! tens of milliseconds. The main loop must not wait that long.
+//! Before such a move, Linux waits for an RCU grace period, so that no process is being started or ended during the
+//! move. This can take tens of milliseconds, which is too long for the main loop to wait.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -19,13 +19,13 @@ use crate::memory::procfs;
 /// system call hangs.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A runner, as its worker and its pid.
+/// A runner, identified by its worker and its pid.
 pub(super) type RunnerKey = (WorkerId, u32);
 
 /// The result of an order to move a runner.
 pub(super) struct Moved {
     pub(super) runner: RunnerKey,
-    /// The runner's leaf, or `None` if the runner had ended. The error says why the runner could not be moved.
+    /// The runner's leaf, or `None` if the runner had already ended. The error says why the runner could not be moved.
     pub(super) leaf: Result<Option<Leaf>, String>,
 }
 
@@ -68,7 +68,7 @@ impl Mover {
         Ok(Self { thread, folder })
     }
 
-    /// Orders the thread to move a process into a leaf without limits. If this fails, `move_runner` tries again.
+    /// Orders the thread to move a process into a leaf without limits. If the move fails, `move_runner` tries again.
     pub(super) fn move_ahead(&self, runner: RunnerKey, start_time: u64) {
         self.thread.order(Order::MoveAhead(runner, start_time));
     }
@@ -79,12 +79,12 @@ impl Mover {
         self.thread.order(Order::Move(runner, start_time, limits))
     }
 
-    /// Orders the thread to remove the leaves of processes that were moved ahead, but never became runners.
+    /// Orders the thread to remove the leaves of processes that were moved ahead of time but never became runners.
     pub(super) fn give_back_ahead(&self, worker: WorkerId) {
         self.thread.order(Order::GiveBackAhead(worker));
     }
 
-    /// Orders the thread to kill what is left in a leaf, and to remove the leaf.
+    /// Orders the thread to kill the processes that are left in a leaf, and to remove the leaf.
     pub(super) fn give_back(&self, leaf: Leaf) {
         self.thread.order(Order::GiveBack(leaf));
     }
@@ -104,8 +104,8 @@ impl Mover {
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        // Runners that are still being moved are dead by now. If the thread does not end, the process soon does, and
-        // the next run removes what is left.
+        // Runners that are still being moved are dead by now. If the thread does not end in time, this process soon
+        // ends anyway, and the next run removes the groups that are left.
         if !self.thread.end(END_TIMEOUT) {
             tracing::warn!(
                 "the control groups below {} were not removed in time (the next run in this group removes them)",
@@ -115,20 +115,20 @@ impl Drop for Mover {
     }
 }
 
-/// The state of the thread.
+/// The state that the thread keeps between orders.
 struct Moves {
     subtree: Subtree,
-    /// The leaves of processes that were moved ahead, with the start times of the processes. The worker may have ended
-    /// such a process since then.
+    /// The leaves of processes that were moved ahead of time, with the start times of these processes. The worker may
+    /// have ended some of the processes since then.
     ahead: BTreeMap<RunnerKey, (u64, Leaf)>,
 }
 
 impl Moves {
     fn move_ahead(&mut self, runner: RunnerKey, start_time: u64) {
-        // A worker that had the same pid before has ended that process.
+        // If a process with this pid was moved ahead before, the worker has ended it by now.
         self.give_back_ahead(|it| *it == runner);
         let Ok(leaf) = self.subtree.unlimited_leaf(&name(runner)) else { return };
-        // The worker may reap the process at any time, and its pid may then belong to another one.
+        // The worker may reap the process at any time, and another process may then get its pid.
         let is_there = procfs::start_time(Path::new("/proc"), runner.1).ok().flatten() == Some(start_time);
         if is_there && leaf.enter(runner.1).is_ok() {
             self.ahead.insert(runner, (start_time, leaf));

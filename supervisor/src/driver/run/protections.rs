@@ -1,8 +1,8 @@
-//! Determines the protections of a run. Canaries (helper processes that try what the protections forbid) test them
-//! before the first candidate runs. Later, the first runner of every worker reports its own protections.
+//! Determines which protections a run has. Canaries (helper processes that try what the protections forbid) test them
+//! before the first candidate runs. Later, the first runner of every worker reports which protections it has itself.
 //!
-//! This module tests the two protections that the supervisor enforces (`cgroup_leaf` and `poll_and_kill`), and keeps
-//! the list of all protections. The worker library tests the protections against what a confined process can try.
+//! This module tests the two protections that the supervisor itself enforces (`cgroup_leaf` and `poll_and_kill`), and
+//! keeps the list of all protections. The worker library tests the others by what a confined process is able to do.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use super::leaves::Leaves;
 use crate::memory::procfs::ProcessSampler;
 use crate::pool::{Canary, Executable};
 
-/// The timeout for a canary. A canary takes milliseconds; as for a worker's start, the timeout allows for machines
-/// under heavy load.
+/// The timeout for a canary. A canary takes only milliseconds. Like the timeout for a worker's start, this one allows
+/// for machines under heavy load.
 const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The amount of memory that a filling canary tries to take, in MiB.
+/// The amount of memory, in MiB, that a canary tries to take when it tests a memory limit.
 const FILL_MIB: &str = "64";
-/// The limit at which a filling canary must be ended.
+/// The memory limit at which such a canary must be ended.
 const LIMIT: Bytes = Bytes::mib(8);
 const SAMPLE_EVERY: Duration = Duration::from_micros(200);
 
@@ -48,7 +48,7 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
 }
 
 /// Merges a runner's report into `protections`. A protection counts as present until a runner reports that it is
-/// missing. Returns the names of the protections that have been lost.
+/// missing. Returns the names of the protections that this report has shown to be missing.
 pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {
@@ -57,7 +57,7 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                // The runner's detail is kept, because the canary's sandbox has smaller limits.
+                // The runner's detail replaces that of the canary, because the canary's sandbox has smaller limits.
                 *known = report;
             }
             Some(_) => {}

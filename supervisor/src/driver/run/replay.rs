@@ -1,5 +1,5 @@
-//! Replays as a source of units. A replay is offered when the jobs before it are over, because they determine which
-//! candidates make its calls.
+//! Supplies the core with replays, and records their results. A replay is offered when the jobs before it are over,
+//! because these jobs determine which candidates make its calls.
 //!
 //! This file converts a plan's `[[replay]]` to a task, and records its end. The worker manages the pool.
 
@@ -26,7 +26,7 @@ use crate::plan::{CandidatePlan, ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
 use crate::store::{AttemptEnd, ReplayEnd, ReplayStart};
 
-/// The folder for recordings, within the run's folder.
+/// The folder for recordings of replays, within the run's folder.
 const FOLDER: &str = "replay";
 
 /// The candidate that makes the calls of a job's steps.
@@ -38,7 +38,7 @@ struct Chosen {
 /// A replay that has been offered.
 pub(crate) struct OfferedReplay {
     chosen: Vec<Chosen>,
-    /// The identity of the builds that make its calls.
+    /// The identity of the builds of these candidates.
     inputs: String,
     peak_owed: Option<Bytes>,
     report: Option<Report>,
@@ -47,10 +47,10 @@ pub(crate) struct OfferedReplay {
 /// The replays of a run, in the plan's order.
 pub(crate) struct Replaying<'a> {
     facts: &'a [ReplayFacts],
-    /// The results from an earlier part of the run, with the inputs that they were made from.
+    /// The results from an earlier part of the run. Each comes with a description of what it depends on.
     kept: Vec<Option<KeptReplay>>,
     underway: Vec<Option<OfferedReplay>>,
-    /// Whether the core has asked for a replay.
+    /// Whether the core has asked for any replay yet.
     has_begun: bool,
     /// The status of each replay that has ended.
     pub(crate) ends: Vec<Option<Status>>,
@@ -88,7 +88,7 @@ impl Source for Replays {
         agenda.plan.replays.get(index).map_or_else(String::new, |replay| format!("replay {}", replay.name))
     }
 
-    /// Offers the replay, unless it cannot be run or an earlier part of the run has its result.
+    /// Offers the replay, unless it cannot be run or its result is known from an earlier part of the run.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -197,8 +197,8 @@ impl Source for Replays {
 }
 
 impl Run<'_> {
-    /// Creates the unit of a replay. Returns `None` if the replay ends without being run, because it cannot be run, or
-    /// because an earlier part of the run has its result for the same builds.
+    /// Creates the unit of a replay. Returns `None` if the replay ends without being run. It then either cannot be run,
+    /// or its result for the same builds is known from an earlier part of the run.
     fn replay_unit(&mut self, index: usize) -> Result<Option<UnitSpec>, RunError> {
         let underway = match self.agenda.prepare_replay(index) {
             Ok(underway) => underway,
@@ -229,7 +229,8 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Chooses the candidates that make the calls of a replay. The error is the replay's final status, and the reason.
+    /// Chooses the candidates that make the calls of a replay. The error contains the replay's final status and the
+    /// reason.
     fn prepare_replay(&self, index: usize) -> Result<OfferedReplay, (Status, String)> {
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         if let Some(why) = &facts.broken {
@@ -250,7 +251,8 @@ impl Agenda<'_> {
         Ok(OfferedReplay { chosen, inputs, peak_owed: None, report: None })
     }
 
-    /// Returns the step of a replay. It runs alone, because its times are a result.
+    /// Returns the step that runs a replay. Nothing else runs at the same time, because the measured times are the
+    /// replay's result.
     fn replay_step(&self, index: usize, underway: &OfferedReplay) -> Step {
         let callees = underway.chosen.iter().map(|it| &it.callee.callee);
         let runners: Vec<RunnerTerms<'_>> =

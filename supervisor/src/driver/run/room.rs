@@ -1,6 +1,7 @@
-//! Measures the room for files and processes, before a run and during it. The core decides what a shortage means.
+//! Measures how much room there still is for files and processes, before and during a run. The core decides what
+//! follows from a shortage.
 //!
-//! A separate thread takes the readings of a run, because a disk can hang.
+//! During a run, a separate thread takes the readings, because a disk can hang.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,12 +23,12 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The longest path of a run's folder, in bytes. SQLite allows 511 for the path of a file, and the longest name of its
 /// files is `run.sqlite-journal`.
 const MAX_PATH: usize = 492;
-/// The length of the suffix (such as `-12345`) that a run's name gets if a folder of that name exists.
+/// The largest length of the suffix (such as `-12345`) that a run's name gets if a folder of that name already exists.
 const MAX_NUMBER: usize = 6;
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
-/// Why a folder cannot be used for a run.
+/// The reason why a folder cannot be used for a run.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFolder {
     #[error("there is no room for a run in {path}: {shortage}", path = path.display())]
@@ -49,9 +50,9 @@ pub enum UnusableFolder {
     TooLong { path: PathBuf, bytes: usize },
 }
 
-/// Checks that `folder` can be used for a run or, if `name` is given, that a folder for a run of this name can be
-/// created in it. The folder need not exist yet. Its path must be UTF-8 and short enough. Its file system must have
-/// room and, if the run loads libraries, must not be mounted with `noexec`.
+/// Checks that a run can use the folder `folder`. If `name` is given, checks that a folder for a run of this name can
+/// be created in it. `folder` need not exist yet. Its path must be UTF-8 and short enough. Its file system must have
+/// room. If the run loads libraries, the file system must not be mounted with `noexec`.
 pub(in crate::driver) fn check(
     folder: &Path,
     name: Option<&str>,
@@ -81,20 +82,20 @@ fn require_room(path: &Path, room: &Room) -> Result<(), UnusableFolder> {
     }
 }
 
-/// Reads the room. Returns `None` if the disk cannot be read, for example because the folder was removed. If the number
-/// of processes cannot be read, it counts as unlimited.
+/// Reads how much room there is. Returns `None` if the disk cannot be read, for example because the folder was removed.
+/// If the number of processes cannot be read, it counts as unlimited.
 fn read(folder: &Path) -> Option<Room> {
     let disk = Room::on_disk_of(folder).ok()?;
     Some(Room { pids: processes_left(), ..disk })
 }
 
-/// Returns the number of processes and threads that can still be started. `None` if there is no limit that can be read.
+/// Returns how many processes and threads can still be started. `None` if there is no limit, or none that can be read.
 pub(crate) fn processes_left() -> Option<u64> {
     let root = Path::new("/");
     pids::left(root).ok().flatten().into_iter().chain(pids::left_for_user(root)).min()
 }
 
-/// A machine that allows too few processes for a run.
+/// The error that the machine allows too few processes for a run.
 #[derive(Debug, thiserror::Error)]
 #[error("a run cannot begin: {shortage}")]
 pub struct NoProcesses {
@@ -107,12 +108,12 @@ pub(crate) fn check_processes() -> Result<(), NoProcesses> {
     Shortage::of(&room).map_or(Ok(()), |shortage| Err(NoProcesses { shortage }))
 }
 
-/// The latest reading, until it is taken.
+/// The latest reading, until the main loop takes it.
 type Latest = Arc<Mutex<Option<Room>>>;
 
 pub(crate) struct RoomWatch {
     latest: Latest,
-    /// The thread ends when this is dropped.
+    /// A channel that nothing is sent on. Dropping this end of it ends the thread.
     _end: Sender<()>,
 }
 

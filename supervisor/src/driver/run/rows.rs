@@ -1,6 +1,6 @@
-//! Carries out actions that had to wait for a row, and detects when the database does not accept rows.
+//! Carries out the actions that had to wait for a row of the database, and detects when the database accepts no rows.
 //!
-//! `writer` writes the rows, and the core decides what happens during a stall.
+//! The rows are written by `writer`. The core decides what happens while the database stalls.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::core::event::{Event, StopReason};
 use crate::driver::RunError;
 use crate::driver::folder::writer::FollowUp;
 
-/// If a row has waited this long, the database is locked, or its disk is full or hangs.
+/// If a row has waited this long, the database counts as stalled: it is locked, or its disk is full or hangs.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How long a finished run waits for its last rows.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -19,7 +19,7 @@ const ROWS_TIMEOUT: Duration = Duration::from_secs(3600);
 const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Run<'_> {
-    /// Returns true if a row has waited longer than a disk should take.
+    /// Returns true if a row has waited longer than a healthy disk should take.
     pub(crate) fn store_is_behind(&self) -> bool {
         self.records.writer.longest_wait().is_some_and(|waited| STALLED_AFTER <= waited)
     }
@@ -83,8 +83,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Waits until every row is on disk, and answers users during the wait. Fails after `ROWS_TIMEOUT`, or after
-    /// `LAST_ROWS_TIMEOUT` if the run did not finish. After an interrupt, it waits at most `LAST_ROWS_TIMEOUT` more.
+    /// Waits until every row is on disk, and answers users in the meantime. Fails after `ROWS_TIMEOUT`, or after
+    /// `LAST_ROWS_TIMEOUT` if the run did not finish. If an interrupt arrives, it waits at most `LAST_ROWS_TIMEOUT`
+    /// more.
     pub(crate) fn settle(&mut self, stop: &StopReason) -> Result<(), RunError> {
         let finished = *stop == StopReason::Finished;
         let mut until = Instant::now() + if finished { ROWS_TIMEOUT } else { LAST_ROWS_TIMEOUT };

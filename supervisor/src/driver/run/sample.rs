@@ -1,7 +1,7 @@
-//! Samples the machine and every process of the run, for the core and for the record.
+//! Samples the memory of the machine and of every process of the run, for the core and for the record.
 //!
-//! This file keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the
-//! core makes the decisions.
+//! This file keeps the set of watched processes and the high-water marks of the run. The files in `/proc` are read by
+//! `memory`, and the decisions are made by the core.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,18 +18,19 @@ use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// The interval at which figures that rarely change are read: the machine's swap traffic, and processes without a limit
-/// whose resident size is unchanged.
+/// How often slow or rarely changing figures are read: the machine's swap traffic, and the details of processes that
+/// have no limit and whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
-/// The sizes of a process's known memory files, and of the memory that it shares with its zygote. Each is counted once.
+/// The sizes of the memory files that a process is known to use, and of the memory that it shares with its zygote. Each
+/// is counted once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFiles {
-    /// Files that count for this process: only this runner maps them, or this worker holds them.
+    /// Files that are charged to this process, because it is a runner that alone maps them or a worker that holds them.
     pub own: Bytes,
-    /// Files that this runner maps, but that count for the worker.
+    /// Files that this runner maps, but that are charged to its worker.
     pub of_worker: Bytes,
-    /// Private memory that a forked runner shares with its zygote. It counts for the zygote as long as the zygote is
+    /// Private memory that a forked runner shares with its zygote. It is charged to the zygote while the zygote is
     /// alive.
     pub inherited: Bytes,
 }
@@ -37,14 +38,14 @@ pub struct MemoryFiles {
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,
-    /// The limit to enforce. Only runners and compilers have one.
+    /// The limit that is enforced. Only runners and compilers have one.
     limit: Option<Bytes>,
     files: MemoryFiles,
-    /// The pid of the zygote that the process was forked from, if they share memory.
+    /// The pid of the zygote from which the process was forked, if the two still share memory.
     copy_of: Option<u32>,
-    /// Whether the memory of descendants counts for the process, as it does for a compiler.
+    /// Whether the memory of descendants is charged to the process. This is so for a compiler.
     counts_descendants: bool,
-    /// When the process was first watched.
+    /// The time at which the process was first watched.
     since: Instant,
     last: Option<Last>,
 }
@@ -66,11 +67,11 @@ struct Memory {
 }
 
 impl Watched {
-    /// Returns `None` if the process has ended or cannot be read. `zygotes` are the pids of living zygotes.
+    /// Samples the process. Returns `None` if it has ended or cannot be read. `zygotes` are the pids of living zygotes.
     fn sample(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
-        // The short sample takes a sixth of the time, but does not include page tables. A runner that maps pages of
-        // zeros can owe more without more resident pages. Workers and zygotes are trusted, so the short sample is
-        // enough for them.
+        // Reading only the resident size takes a sixth of the time, but leaves out page tables. A runner that maps
+        // pages of zeros can therefore owe more while its resident size stays the same. Workers and zygotes are
+        // trusted, so the resident size is enough for them.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
         if let Some(last) = self.last
             && resident.is_some()
@@ -94,7 +95,7 @@ impl Watched {
     }
 }
 
-/// The machine's swap traffic. It is read rarely, because the file is long.
+/// The machine's swap traffic. It is read rarely, because Linux's file with these figures is long.
 struct Traffic {
     first: SwapTraffic,
     last: SwapTraffic,
@@ -104,7 +105,7 @@ struct Traffic {
 /// Samples the processes of a run and the machine.
 pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
-    /// Samples the supervisor itself.
+    /// The sampler of the supervisor itself.
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
     /// The machine's swap traffic at the first and the last sample.
@@ -112,7 +113,7 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// The time from which the moments that are passed to `pace` are counted.
+    /// The starting point for the moments that are passed to `pace`.
     began: Instant,
     /// The details of the last sample, for the record.
     pub latest: RunSample,
@@ -168,7 +169,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Sets the bytes that the worker holds in memory files that do not count for a runner.
+    /// Sets the size of the memory files that the worker holds and that are not charged to a runner.
     pub fn set_held(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
         if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
             watched.files.own = bytes;
@@ -176,7 +177,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the descendants of a compiler, and none for any other process.
+    /// Returns the descendants of a compiler. For any other process, the list is empty.
     pub fn descendants_of(&mut self, process: Process) -> Vec<u32> {
         match self.watched.get(&process) {
             Some(watched) if watched.counts_descendants => self.descendants.list(watched.pid),
@@ -184,7 +185,7 @@ impl Sampler {
         }
     }
 
-    /// Returns how long the process has been watched, which is nearly its age.
+    /// Returns how long the process has been watched. This is nearly its age.
     pub fn age(&self, process: Process) -> Option<Duration> {
         Some(self.watched.get(&process)?.since.elapsed())
     }
@@ -209,7 +210,7 @@ impl Sampler {
         self.watched.iter().map(|(&process, watched)| (process, watched.pid))
     }
 
-    /// Returns when the next sample is due. The closer a runner is to its limit, the sooner this is.
+    /// Returns the time at which the next sample is due. The closer a runner is to its limit, the sooner this is.
     pub fn due(&self) -> Instant {
         self.due
     }
@@ -227,7 +228,7 @@ impl Sampler {
         let mut owed_sum = Bytes::ZERO;
         let mut headroom: Option<Bytes> = None;
         let mut processes: Vec<SampledProcess> = Vec::with_capacity(self.watched.len());
-        // Processes are in the order of `Process`: workers, then zygotes, then runners.
+        // `Process` values are sorted: workers come first, then zygotes, then runners.
         let mut zygotes = Vec::new();
         for (&process, watched) in &mut self.watched {
             let before = watched.last;
@@ -271,7 +272,7 @@ impl Sampler {
                     reclaimable: seen.reclaimable,
                 }),
             }
-            // The core itself adds the memory files that count for a runner.
+            // For runners, the core itself adds the memory files that are charged to them.
             let held_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
                 process,

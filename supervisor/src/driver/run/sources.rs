@@ -1,4 +1,4 @@
-//! Converts messages from workers and ends of processes to events for the core.
+//! Converts the messages of workers and the ends of processes to events for the core.
 
 use std::time::Instant;
 
@@ -80,7 +80,7 @@ impl Run<'_> {
                     Err(Unwatched::Gone) => {
                         tracing::debug!(%worker, pid, "a runner ended before it could be watched")
                     }
-                    // A runner that cannot be watched must not begin, because nothing would enforce its limit.
+                    // If a runner cannot be watched, it must not begin, because nothing would enforce its limit.
                     Err(Unwatched::Short(why) | Unwatched::Failed(why)) => {
                         let detail = format!("its runner {pid} could not be watched: {why}");
                         return self.feed(Event::WorkerFault { worker, detail });
@@ -121,7 +121,7 @@ impl Run<'_> {
             FromWorker::Finished { lease, report } => {
                 self.records.evidence.phase_ended();
                 self.sample_now()?;
-                // The worker of a failed attempt reaps its runners without reporting each one.
+                // When an attempt fails, the worker reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);
                 self.feed(Event::Finished { worker, lease, report })?;
                 // The worker's remaining memory is measured now, so that the next phase does not have to wait for the
@@ -135,8 +135,8 @@ impl Run<'_> {
         }
     }
 
-    /// Takes a sample now. This is also done when an attempt or a worker ends, so that the next decision (recycle,
-    /// grant) and its record use current figures.
+    /// Takes a sample now. Besides the regular samples, one is taken when an attempt or a worker ends, so that the next
+    /// decision (recycle, grant) and its record use current figures.
     fn sample_now(&mut self) -> Result<(), RunError> {
         (self.before_each_sample)();
         self.machine.sampler.longest_turn = self.watchdog.longest_turn();

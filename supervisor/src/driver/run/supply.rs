@@ -1,7 +1,7 @@
-//! The sources of units of work (candidates and replays). A source also receives the results of its units.
+//! Defines sources, which supply the core with units of work and receive the results of these units.
 //!
-//! The core identifies units by number. Each unit belongs to one source: candidates (of the plan, or submitted by
-//! users) or replays.
+//! The core identifies units by number. Each unit belongs to one of two sources: the candidates (of the plan, or
+//! submitted by users) or the replays.
 
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ use crate::store::AttemptEnd;
 
 /// Supplies units to the core and records their results. `index` is a unit's index in its source.
 pub(crate) trait Source {
-    /// Returns the name of the field that holds the index of a unit of this source in the numbers of a recorded
-    /// decision.
+    /// Returns the name of the field that identifies a unit of this source in a recorded decision. The field contains
+    /// the unit's index.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;
 
-    /// Returns units of a job, and whether more may follow. Called when the core needs `capacity` units.
+    /// Returns units of a job, and whether more may follow. It is called when the core can take `capacity` further
+    /// units.
     fn wanted(
         &self,
         run: &mut Run<'_>,
@@ -62,8 +63,8 @@ pub(crate) struct Grant {
     pub(crate) order: Order,
     pub(crate) attempt: u32,
     pub(crate) reserved: Bytes,
-    /// The memory of the largest batch of entries that share a runner or are timed together. For a build, the memory of
-    /// the compiler.
+    /// The memory for the largest batch of entries that share a runner or are timed together. For a build, the memory
+    /// for the compiler.
     pub(crate) batch: Option<Bytes>,
     /// The most memory that the worker may allocate on its device.
     pub(crate) device_cap: Bytes,
@@ -74,12 +75,12 @@ pub(crate) struct Grant {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedAttempt {
     pub(crate) order: Order,
-    /// The number under which it is recorded.
+    /// The number under which the attempt is recorded.
     pub(crate) number: u32,
     pub(crate) took: Duration,
 }
 
-/// The result of a unit, for its source.
+/// The result of a unit, as its source receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitEnd {
     pub(crate) status: Status,
@@ -87,7 +88,7 @@ pub(crate) struct UnitEnd {
     pub(crate) detail: String,
 }
 
-/// The candidate or replay of a unit.
+/// What a unit stands for: a candidate or a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Candidate(CandidateId),
@@ -104,11 +105,11 @@ impl Subject {
     }
 }
 
-/// Maps the core's unit numbers to candidates and replays, and assigns the numbers.
+/// Assigns the core's unit numbers, and maps them to candidates and replays.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     subjects: Vec<Subject>,
-    /// The unit of each candidate that has been offered, by candidate id.
+    /// The unit of each candidate that has been offered. The index is the candidate's id.
     candidates: Vec<Option<UnitId>>,
 }
 
@@ -146,7 +147,8 @@ impl Units {
         }
     }
 
-    /// Replaces unit numbers with the numbers that candidates and replays have in the plan, for the record.
+    /// Replaces the core's unit numbers in a row by the numbers that candidates and replays have in the plan. The row
+    /// is recorded in this form.
     pub(super) fn with_plan_numbers(&self, row: &PolicyRow) -> PolicyRow {
         let number = |&(field, number): &(&'static str, u64)| {
             let unit = u32::try_from(number).ok().filter(|_| field == "unit").map(UnitId);

@@ -1,5 +1,5 @@
-//! Converts a granted step of a candidate to a task for a worker. The step has only numbers; the task has paths and
-//! settings.
+//! Converts a step of a candidate that the core has granted to a task for a worker. The step consists of numbers. The
+//! task contains the paths and settings that belong to them.
 
 use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};
@@ -20,8 +20,8 @@ use crate::driver::survey::seed;
 use crate::plan::CandidatePlan;
 
 impl Agenda<'_> {
-    /// Returns the task for a step that was granted, with the baseline that is timed beside the candidate. Returns
-    /// `None` if a part that the step depends on is missing, which the core rules out.
+    /// Returns the task for a granted step, including the baseline that is timed beside the candidate. Returns `None`
+    /// if something that the step depends on is missing, which the core rules out.
     pub(crate) fn task(
         &self,
         grant: &Grant,
@@ -109,14 +109,15 @@ impl Agenda<'_> {
                     ),
                 })
             }
-            // `replay` creates the tasks of replays.
+            // The tasks of replays are created in `replay`.
             Stage::Replay => return None,
         };
         Some(Task { lease, work })
     }
 
-    /// Returns the paths that builds and runners must not read: captures with their expected outputs, results of this
-    /// and earlier runs, and the plan with its folder, except for what the plan names in it.
+    /// Returns the paths that builds and runners must not read: captures with their expected outputs, the results of
+    /// this run and of earlier runs, and the plan with its folder. The files that the plan names in its folder are
+    /// exempt.
     fn hidden_paths(&self) -> HiddenPaths {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];
@@ -126,7 +127,8 @@ impl Agenda<'_> {
         }
     }
 
-    /// Returns the first entries of a candidate's job, at most `count`. `None` if the job has no signature.
+    /// Returns the first `count` entries of a candidate's job, or all of them if there are fewer. `None` if the job has
+    /// no signature.
     fn recorded_calls(
         &self,
         candidate: &CandidatePlan,
@@ -146,8 +148,8 @@ impl Agenda<'_> {
         Some((plan, self.facts.get(plan.job.index())?))
     }
 
-    /// Returns what a worker needs to call a candidate. `None` if the candidate has no artifact, or if its job's
-    /// signature (or, for a recorded function, the function's name) is unknown.
+    /// Returns everything that a worker needs to call a candidate. `None` if the candidate has no artifact, or if its
+    /// job's signature is unknown. For a recorded function, it is also `None` if the function's name is unknown.
     pub(crate) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
         let (plan, facts) = self.plan_and_facts(candidate)?;
         let is_recorded = !plan.source.language.has_sources();

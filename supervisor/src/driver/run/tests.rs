@@ -1,5 +1,5 @@
-//! Tests of how the core's actions are carried out. An event that an action raises is handled after the other actions
-//! of the same decision.
+//! Tests how the main loop carries out the core's actions: if an action raises an event, the event is handled after the
+//! other actions of the same decision.
 
 use std::collections::BTreeSet;
 use std::fs;

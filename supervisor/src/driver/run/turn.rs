@@ -1,21 +1,21 @@
-//! Measures how long the main loop takes between two waits for events. In between, the loop notices no events.
+//! Measures how long the main loop takes between two waits for events. The loop notices no events during that time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-/// A clock for the turns of one thread. A turn is the time between two waits, except the part in which the thread was
+/// Measures the turns of one thread. A turn is the time between two waits, without the time during which the thread was
 /// ready to run but had no CPU.
 pub(super) struct TurnClock {
-    /// Linux's account of the thread's scheduling; `None` if Linux keeps none. Turns then include the time
+    /// Linux's account of the thread's scheduling. `None` if Linux keeps no such account. Turns then include the time
     /// without a CPU.
     schedstat: Option<File>,
     /// When the current turn began, and the thread's total time without a CPU until then. `None` during a wait.
     began: Option<(Instant, Duration)>,
-    /// The part of the current turn that has taken longest so far, and its time.
+    /// The part of the current turn that has taken longest so far, and how long it took.
     part: (&'static str, Duration),
     longest: Duration,
-    /// The part that took longest in the longest turn, and its time.
+    /// The part that took longest in the longest turn, and how long it took.
     longest_part: (&'static str, Duration),
 }
 
@@ -50,8 +50,8 @@ impl TurnClock {
     pub(super) fn end(&mut self) {
         let Some((began, without_cpu)) = self.began.take() else { return };
         let elapsed = began.elapsed();
-        // Linux's account is read only if the turn could be the longest. Most turns are too short, even including their
-        // time without a CPU.
+        // Linux's account is read only if this turn could be the longest so far. Most turns are too short for that,
+        // even if their time without a CPU is included.
         if self.longest < elapsed {
             let took = elapsed.saturating_sub(self.without_cpu().saturating_sub(without_cpu));
             if self.longest < took {
@@ -60,7 +60,8 @@ impl TurnClock {
         }
     }
 
-    /// Returns the part that took longest in the longest turn, as a phrase that follows "while", and its time.
+    /// Returns the part that took longest in the longest turn, and how long it took. The part is a phrase that follows
+    /// "while".
     pub(super) fn longest_part(&self) -> (&'static str, Duration) {
         self.longest_part
     }

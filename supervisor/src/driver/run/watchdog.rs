@@ -1,7 +1,7 @@
-//! Watches the main loop from a separate thread. If the loop hangs, the watchdog reports the part in which it hangs,
-//! and does not notify the service manager until the loop continues.
+//! Watches the main loop from a separate thread. If the loop hangs, the watchdog reports in which part it hangs, and
+//! stops notifying the service manager until the loop continues.
 //!
-//! The loop records each part that it enters with two atomic operations.
+//! Each time the loop enters a part, it records this with two atomic operations.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,10 +11,10 @@ use super::turn::TurnClock;
 use crate::core::event::Action;
 use crate::notify;
 
-/// A part that takes this long counts as a hang, unless it is the wait for events.
+/// If the loop stays in a part this long, it counts as hanging, unless the part is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-/// The threshold for writing the last summary. A summary of ten thousand candidates takes seconds, and a plan may have
-/// ten times as many.
+/// The threshold for the part that writes the last summary. A summary of ten thousand candidates takes seconds, and a
+/// plan may have ten times as many.
 const SUMMARY_THRESHOLD: Duration = Duration::from_secs(60);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -125,7 +125,8 @@ struct LoopState {
 }
 
 impl Watchdog {
-    /// Starts the watchdog's thread. If that fails, the loop is not watched. Call this on the thread of the loop.
+    /// Starts the watchdog's thread. If the thread cannot be started, the loop is not watched. Call this on the loop's
+    /// thread.
     pub(crate) fn start() -> Self {
         let state = Arc::new(LoopState {
             part: AtomicU8::new(0),
@@ -164,7 +165,7 @@ impl Watchdog {
         }
     }
 
-    /// Logs the longest turn of the loop, and its longest part.
+    /// Logs the longest turn of the loop, and the part of it that took longest.
     pub(crate) fn log_longest_turn(&self) {
         let (part, took) = self.turns.longest_part();
         tracing::info!(
@@ -178,7 +179,7 @@ impl Watchdog {
         self.turns.longest()
     }
 
-    /// Returns the longest hang since the last call.
+    /// Returns the longest hang that has ended since the last call.
     pub(crate) fn take_hang(&mut self) -> Option<Hang> {
         self.longest.take()
     }

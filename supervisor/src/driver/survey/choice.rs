@@ -1,4 +1,4 @@
-//! Selects a job's entries by its `dtypes`.
+//! Selects the entries of a job that match its `dtypes`.
 
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{DType, Kind, Value};
@@ -18,7 +18,7 @@ pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     !found.is_empty() && found.iter().all(|dtype| dtypes.contains(dtype))
 }
 
-/// Adds the dtypes of all tensors in a value. The recursion is bounded, because the depth and size of values were
+/// Adds the dtypes of all tensors in a value. The recursion is bounded, because the depth and size of each value were
 /// checked when the entry was read.
 fn collect(value: &Value, dtypes: &mut Vec<DType>) {
     match value {
@@ -52,7 +52,8 @@ mod tests {
             (&[Float32], &[BFloat16], &[Float32], false),
             (&[Int64], &[Int64], &[Int64], true),
             (&[Int64], &[Int64], &[Float32], false),
-            // Without float tensors, the outputs decide. Without outputs, the entry is not selected.
+            // If there are no float tensors, the outputs decide. If there are no outputs either, the entry is not
+            // selected.
             (&[Int64], &[DType::Bool], &[DType::Bool], true),
             (&[Int64], &[], &[Int64], false),
         ] {

@@ -1,5 +1,5 @@
-//! Looks for the C and C++ compilers that a plan's candidates need, before anything is built. `devices.rs` looks for
-//! compilers of device code.
+//! Looks for the C and C++ compilers that a plan's candidates need, before anything is built. Compilers of device code
+//! are looked for in `devices.rs`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ pub struct HostCompiler {
     pub key: &'static str,
     /// The program, as the plan names it.
     pub program: String,
-    /// Its path, or `None` if there is no such program.
+    /// The path of the program, or `None` if there is no such program.
     pub path: Option<PathBuf>,
 }
 
-/// A compiler that candidates need and this machine does not have.
+/// The error that this machine does not have a compiler that candidates need.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{language} kernels cannot be compiled: the compiler `{program}` was not found on PATH (install it, or set [build] {setting})"
@@ -38,7 +38,7 @@ impl HostCompiler {
     }
 }
 
-/// Returns the compilers that these candidates of the plan need, each once.
+/// Returns the compilers that these candidates of the plan need. Each compiler is listed once.
 pub fn needed<'p>(candidates: impl Iterator<Item = &'p CandidatePlan>) -> Vec<HostCompiler> {
     let programs: BTreeSet<(&str, &str, &str)> = candidates
         .filter_map(|it| match it.source.language.kind().toolchain {

@@ -1,7 +1,7 @@
 //! Finds, from headers alone, the parts of storages that several entries of a job share.
 //!
-//! These parts are called constants. They are identified by digest, and only captures in a store have digests. Small
-//! parts are not counted as constants.
+//! These parts are called constants. Two parts are the same constant if they have the same digest. Only captures in a
+//! store have digests. Small parts do not become constants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use opt_shared::batch::Constant;
 use opt_shared::capture::store::BlobId;
 use opt_shared::units::Bytes;
 
-/// The smallest constant. Smaller parts are counted with each entry that has them.
+/// The size of the smallest constant. Smaller parts are counted again for each entry that contains them.
 const MIN_SIZE: Bytes = Bytes::kib(64);
 /// The largest number of an entry's parts that may become constants. The largest parts are preferred.
 const MAX_PER_ENTRY: usize = 64;
 /// The largest number of distinct parts of a job that may become constants.
 const MAX_PER_JOB: usize = 16_384;
 
-/// Collects, entry by entry, the parts of a job's storages. A part that occurs in several entries becomes a constant.
+/// Collects the parts of a job's storages, entry by entry. A part becomes a constant if several entries contain it.
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// The id of each part, by its blob, the offset at which the storage begins in the blob, and the range in the
-    /// storage.
+    /// The id of each part. A part is identified by its blob, the offset in the blob at which the storage begins, and
+    /// the start and end of the part in the storage.
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
-    /// The parts by id, and how many entries have each.
+    /// The parts by id, each with the number of entries that contain it.
     found: Vec<(Constant, u32)>,
     /// The ids of each entry's parts.
     of_entries: Vec<Vec<u32>>,
@@ -40,8 +40,8 @@ impl Constants {
         self.of_entries.push(ids);
     }
 
-    /// Returns the id of a part, and counts one more entry that has it. Returns `None` if the part has no digest, or if
-    /// it is new and the job has too many parts already.
+    /// Returns the id of a part, and counts one more entry that contains it. Returns `None` if the part has no digest,
+    /// or if it is new and the job already has too many parts.
     fn id_of(&mut self, piece: &Piece, page: Bytes) -> Option<u32> {
         let (blob, begins) = piece.content?;
         let key = (blob, begins, piece.range.start, piece.range.end);

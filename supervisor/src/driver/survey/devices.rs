@@ -1,6 +1,6 @@
-//! Checks that the device of a plan and the compilers for its code are present, and resolves the device `auto`.
+//! Checks that the machine has the device of a plan and the compilers for its code, and resolves the device `auto`.
 //!
-//! A child process queries the driver, because a process that has loaded the driver stays large.
+//! A child process queries the driver, because a process that has loaded the driver stays large until it ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,18 +17,19 @@ use crate::pool::{Canary, Executable};
 /// The timeout for one query. The first load of a driver after a reboot takes seconds.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The device that `auto` means if there is a card.
+/// The device that `auto` resolves to if the machine has a card.
 pub const FIRST_CARD: Device = Device::Cuda(0);
 
-/// A card, as its driver describes it.
+/// A card, described by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// The UUID, as NVML writes it. The driver and NVML may number cards differently, and agree only on the UUID.
+    /// The UUID, in the form that NVML writes. The driver and NVML may number cards differently, and agree only on the
+    /// UUID.
     pub uuid: String,
-    /// Whether it shares its memory with the CPU.
+    /// Whether the card shares its memory with the CPU.
     pub is_integrated: bool,
     pub capability: ComputeCapability,
-    /// Its name and compute capability.
+    /// The card's name and compute capability, as text.
     pub description: String,
 }
 
@@ -61,8 +62,8 @@ fn parse_card(answer: &str) -> Option<Card> {
     Some(Card { uuid: uuid.to_owned(), is_integrated, capability, description })
 }
 
-/// Returns the compiler that a build with these folders finds for kernels without host code. The error says why there
-/// is none.
+/// Returns the compiler for kernels without host code that a build would find with these folders. The error says why
+/// there is none.
 pub fn compiler(toolchain: &[PathBuf]) -> Result<String, String> {
     compiler_by(ASK_NVRTC, toolchain)
 }
@@ -73,7 +74,7 @@ fn compiler_by(question: &str, toolchain: &[PathBuf]) -> Result<String, String> 
     ask(|executable| Canary::start(executable, &arguments))
 }
 
-/// A compiler for device code that a plan needs, or why there is none.
+/// The compiler for device code that a plan needs, or the reason why there is none.
 #[derive(Debug)]
 pub struct DeviceCompiler {
     /// The kernels that it compiles.
@@ -81,7 +82,7 @@ pub struct DeviceCompiler {
     pub found: Result<String, String>,
 }
 
-/// Returns the compilers for all candidates of a plan that need one. Each set of folders is tried once.
+/// Returns the compilers of device code that the candidates of a plan need. Each set of folders is tried once.
 pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
     let compilers_of = |toolchains: &[Toolchain], question: &'static str, kernels: &'static str| {
         let needed = |it: &&CandidatePlan| toolchains.contains(&it.source.language.kind().toolchain);
@@ -108,8 +109,8 @@ fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, 
     }
 }
 
-/// Reads a plan and resolves the device `auto`. If the plan has candidates for a device and the machine has a
-/// card, `auto` is the first card, otherwise the CPU. Without such candidates, the driver is not queried.
+/// Reads a plan and resolves the device `auto`. If the plan has candidates for a device and the machine has a card,
+/// `auto` is the first card. Otherwise it is the CPU. If the plan has no such candidates, the driver is not queried.
 pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     let plan = Plan::load(path, set)?;
     if plan.run.device.named().is_some() || !plan.needs_device() {

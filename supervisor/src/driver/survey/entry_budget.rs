@@ -1,12 +1,12 @@
-//! Limits how many entries stay in memory until their job's signature is known.
+//! Limits the memory for the entries of a job that are kept until the job's signature is known.
 
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
-/// The largest number of bytes for the entries of a job that stay in memory.
+/// The largest number of bytes that a job's entries may take in memory.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The bytes that remain for a job's entries.
+/// The number of bytes that a job's entries may still take.
 pub(super) struct EntryBudget(usize);
 
 impl Default for EntryBudget {
@@ -16,8 +16,8 @@ impl Default for EntryBudget {
 }
 
 impl EntryBudget {
-    /// Subtracts the size of the entry from the remaining bytes and returns true. If the entry does not fit, returns
-    /// false and subtracts nothing.
+    /// Subtracts the size of the entry from the remaining bytes and returns true. If the entry is too large, subtracts
+    /// nothing and returns false.
     pub(super) fn take(&mut self, entry: &Entry, storages: &[Storage]) -> bool {
         let mut left = self.0;
         let named = entry.kwargs.iter().chain(&entry.mutates).map(|(_, value)| value);
@@ -40,15 +40,15 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
     rest.is_some()
 }
 
-/// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so a
-/// value that contains the same part very often takes little time.
+/// Subtracts the size of `value` from `left`. Returns false if `value` is too large. Stops as soon as nothing is left,
+/// so that a value which contains the same part very often takes little time.
 fn spend_value(value: &Value, left: &mut usize) -> bool {
     let shallow_bytes = size_of::<Value>()
         + match value {
             Value::Str(text) => text.len(),
             Value::Bytes(bytes) | Value::ByteArray(bytes) => bytes.len(),
             Value::Tensor(tensor) => size_of::<Tensor>() + 16 * tensor.shape.len(),
-            // These values are rare and may have any size, so they are never kept.
+            // Values of these kinds are rare and may have any size, so they are never kept.
             Value::BigInt(_) | Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => {
                 MAX_BYTES
             }
@@ -97,8 +97,8 @@ mod tests {
         );
     }
 
-    /// The value is a list that has the same list twice, which again has the same list twice, and so on. It would
-    /// unfold to 2^100 values.
+    /// Tests a value that is a list with the same list in it twice, which again contains the same list twice, and so
+    /// on. It would unfold to 2^100 values.
     #[test]
     fn take_refuses_deeply_shared_values_quickly() {
         let list = |items: Vec<Value>| Value::Sequence { kind: SequenceKind::List, items: Arc::from(items) };

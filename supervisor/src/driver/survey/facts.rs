@@ -1,8 +1,8 @@
 //! Reads the facts about a job's captures from their headers, before anything starts.
 //!
-//! This file converts captures to the numbers and the signature that the core and the workers get. One capture is open
-//! at a time, and little of it is kept. Arguments get their names when every entry has been read. Until then, small
-//! entries are kept in memory while there is room. The other entries are opened again afterwards.
+//! This file converts captures to the numbers and the signature that the core and the workers receive. Only one capture
+//! is open at a time, and little of it is kept. Arguments can be named only when every entry has been read. Until then,
+//! small entries are kept in memory while there is room. The other entries are opened again afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,36 +26,37 @@ use super::repeated::Repeated;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
-/// The number of problems that are named. Further ones are only counted.
+/// The number of problems that a message names. Further problems are only counted.
 const NAMED_PROBLEMS: usize = 5;
 
-/// An entry that could be read and has outputs to compare with.
+/// An entry that could be read and that has outputs to compare with.
 #[derive(Clone, Debug)]
 pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class, as text.
     pub class: String,
-    /// Whether the entry may be timed. An entry with an output that has no elements, or that overlaps an input in its
-    /// storage, is only verified.
+    /// Whether the entry may be timed. An entry is only verified if it has an output that has no elements, or one that
+    /// overlaps an input in its storage.
     pub scored: bool,
 }
 
-/// What is known about a job's captures.
+/// Everything that is known about a job's captures.
 #[derive(Clone, Debug, Default)]
 pub struct JobFacts {
     pub signature: Option<Signature>,
     pub entries: Vec<UsableEntry>,
     pub bytes: Bytes,
-    /// The bytes of distinct storages. Storages of equal size and CRC count once, because headers do not show contents.
+    /// The total size of the distinct storages. Storages of equal size and CRC are counted once, because headers do not
+    /// show their contents.
     pub unique_bytes: Bytes,
     pub digest: String,
     /// The recorded function, if all entries name the same one.
     pub function: Option<String>,
     /// Whether the captures are files or a store.
     pub form: Option<CapturesForm>,
-    /// The reason why the captures cannot be used, if there is one.
+    /// Why the captures cannot be used. `None` if they can.
     pub broken: Option<String>,
-    /// The reason why the machine could not read the captures, if it could not. The other facts are then incomplete.
+    /// Why the machine could not read the captures. If this is set, the other facts are incomplete.
     pub unread: Option<String>,
 }
 
@@ -158,7 +159,7 @@ impl JobFacts {
         }
         hasher.update(name.as_bytes());
         hasher.update(&file.get().to_le_bytes());
-        // Only the time of its last change shows that a file without CRCs was replaced by one of the same size.
+        // If a file without CRCs was replaced by one of the same size, only the time of its last change shows this.
         if storages.iter().any(|storage| storage.crc32.is_none()) {
             hasher.update(&identity.map_or(0, |it| it.modified()).to_le_bytes());
         }
@@ -204,17 +205,19 @@ impl JobFacts {
         }
     }
 
-    /// Returns the entries by size. The smallest is first, so that failures are found early.
+    /// Returns the entries by size. The smallest comes first, so that failures are found early.
     pub fn entries_to_verify(&self) -> Vec<&UsableEntry> {
         let mut facts: Vec<&UsableEntry> = self.entries.iter().collect();
         facts.sort_by_key(|fact| (fact.entry.numbers.file, fact.entry.id));
         facts
     }
 
-    /// Returns the entries to time, in the order in which they are batched. If `distinct`, only the first entry of each
-    /// class is timed, which is the one whose memory is predicted. Its weight is the number of entries in its class
-    /// that are not in `unsupported`. Otherwise, all entries are timed, each with weight 1. Entries in `unsupported`,
-    /// and those that are only verified, are never included.
+    /// Returns the entries to time, in the order in which they are batched. Entries in `unsupported`, and those that
+    /// are only verified, are never included.
+    ///
+    /// If `distinct`, only the first entry of each class is timed, which is the one whose memory is predicted. Its
+    /// weight is the number of entries in its class that are not in `unsupported`. Otherwise, all entries are timed,
+    /// each with weight 1.
     pub fn entries_to_time(&self, distinct: bool, unsupported: &[EntryId]) -> Vec<UsableEntry> {
         let refused = self.unsupported_by_class(unsupported);
         let mut seen = BTreeSet::new();
@@ -236,7 +239,7 @@ impl JobFacts {
         compose(&shares).into_iter().map(|index| chosen[index].clone()).collect()
     }
 
-    /// Returns the weight that `entries_to_time` leaves out because of the entries in `unsupported`.
+    /// Returns the total weight of the entries that `entries_to_time` leaves out because of `unsupported`.
     pub fn weight_left_out(&self, distinct: bool, unsupported: &[EntryId]) -> u64 {
         if unsupported.is_empty() {
             return 0;
@@ -256,7 +259,7 @@ impl JobFacts {
     }
 }
 
-/// The part of a capture that is needed when the signature is known.
+/// The part of a capture that is kept until the signature is known.
 struct EntryHeaders {
     name: String,
     entry: Entry,
@@ -266,18 +269,18 @@ struct EntryHeaders {
     identity: Option<FileIdentity>,
 }
 
-/// Why a capture cannot be used.
+/// The reason why a capture cannot be used.
 enum Unusable {
     /// The file is not a capture, or does not contain a recorded call.
     Broken(String),
-    /// The machine lacks descriptors or memory to read it.
+    /// The machine lacks the descriptors or the memory to read the file.
     Unread(String),
 }
 
 /// Reads one capture. Returns `None` if `dtypes` excludes it.
 fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
     let name = stem(path);
-    // The identity is determined before reading, so a change of the file during the read is noticed later.
+    // The file is identified before it is read, so that a change during the read is noticed later.
     let identity = FileIdentity::of(path);
     let capture = CaptureFile::open(path).map_err(|error| {
         let why = chain(&error);
@@ -348,7 +351,8 @@ pub fn observed(
 mod tests {
     use super::*;
 
-    /// Entries of these classes, in order. An entry with a question mark is only verified.
+    /// Returns facts with one entry for each of these classes, in order. An entry with a question mark is only
+    /// verified.
     fn facts(classes: &[&str]) -> JobFacts {
         let entry = |(number, class): (u32, &&str)| UsableEntry {
             entry: EntryRef {
@@ -386,7 +390,7 @@ mod tests {
         for (distinct, unsupported, timed, left_out) in [
             (true, &[][..], &[(0, 5), (2, 1)][..], 0),
             (true, &[1, 3, 5, 6], &[(0, 1), (2, 1)], 4),
-            // The first entry of its class is the one that is timed, so the whole class is left out.
+            // Only the first entry of each class is timed, so the whole class is left out.
             (true, &[0], &[(2, 1)], 5),
             (true, &[0, 1, 3, 5, 6], &[(2, 1)], 5),
             // No entry of its class is timed.

@@ -1,7 +1,7 @@
-//! Finds the interpreter that `[build] python` means on this machine, for the candidates of a plan that need it.
+//! Finds the Python interpreter that `[build] python` stands for on this machine, if candidates of the plan need one.
 //!
-//! A child process does this, because the code for it is part of the worker. It lists the folders and libraries of the
-//! interpreter, and says whether torch is installed.
+//! A child process does this, because the code is part of the worker. The child process lists the folders and libraries
+//! of the interpreter, and says whether torch is installed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use opt_shared::message::{ASK_EXECUTABLE, ASK_INTERPRETER};
 use crate::plan::Plan;
 use crate::pool::{Canary, Executable};
 
-/// The timeout for one question. Several interpreters may be tried, and each may take a minute on a slow disk.
+/// The timeout for one query. Several interpreters may be tried, and each may take a minute on a slow disk.
 const TIMEOUT: Duration = Duration::from_mins(5);
 
-/// A description of the interpreter, or why it cannot be used.
+/// A description of the interpreter, or the reason why it cannot be used.
 pub type Described = Result<String, String>;
 
-/// Describes the interpreters that the plan's candidates need, by the name that the plan uses.
+/// Describes each interpreter that the plan's candidates need. The key is the name that the plan uses.
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Described> {
     let mut named: BTreeMap<&str, bool> = BTreeMap::new();
     for candidate in plan.candidates() {
@@ -31,7 +31,7 @@ pub fn ask_all(plan: &Plan) -> BTreeMap<String, Described> {
     named.into_iter().map(|(named, triton)| (named.to_owned(), ask(named, triton))).collect()
 }
 
-/// Describes the interpreter that `named` means. `triton` is set if candidates need Triton as well as torch.
+/// Describes the interpreter that `named` stands for. `triton` says whether candidates need Triton as well as torch.
 pub fn ask(named: &str, triton: bool) -> Described {
     let path = path();
     let mut arguments = vec![ASK_INTERPRETER, named, &path];
@@ -39,8 +39,8 @@ pub fn ask(named: &str, triton: bool) -> Described {
     answer(named, &arguments)
 }
 
-/// Returns the path of the interpreter that a plan's `python` would mean. The error says why there is none, without
-/// advice.
+/// Returns the path of the interpreter that the value `named` of a plan's `python` would stand for. The error says why
+/// there is none, without advice.
 pub fn locate(named: &str) -> Result<PathBuf, String> {
     answer(named, &[ASK_EXECUTABLE, named, &path()]).map(PathBuf::from)
 }

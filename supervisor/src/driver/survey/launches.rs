@@ -1,4 +1,5 @@
-//! Applies the launches of a plan to the first entry of each job, so that unknown names are found before anything runs.
+//! Resolves the launches in a plan for the first entry of each job, so that unknown names are found before anything
+//! runs.
 
 use opt_shared::arguments::{Argument, Entry, OutputTensor, bind, judged};
 use opt_shared::capture::CaptureFile;
@@ -9,7 +10,7 @@ use super::facts::JobFacts;
 use crate::driver::error::RunError;
 use crate::plan::{JobPlan, Plan};
 
-/// The launches of one candidate, with the numbers of the job's first entry.
+/// The launches of one candidate, resolved with the numbers of the job's first entry.
 pub struct FirstLaunch {
     pub candidate: String,
     /// The name of the entry's file without its suffix.
@@ -19,14 +20,14 @@ pub struct FirstLaunch {
     pub resolved: Result<(ResolvedLaunch, AddressNames), LaunchError>,
 }
 
-/// The names of workspaces, arguments and outputs, by index.
+/// The names of workspaces, arguments and outputs. The index is that of the workspace, argument or output.
 pub struct AddressNames {
     arguments: Vec<String>,
     outputs: Vec<String>,
     workspaces: Vec<String>,
 }
 
-/// Checks that the names in a plan's launches can be resolved. Otherwise the plan is refused.
+/// Checks that all names in a plan's launches can be resolved. If one cannot, the plan is refused.
 pub fn check_names(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for (job, facts) in plan.jobs.iter().zip(facts) {
         for first in of_job(job, facts) {
@@ -41,8 +42,8 @@ pub fn check_names(plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Returns the launches of every candidate without host code. Returns none if the first entry cannot be read, which is
-/// reported elsewhere.
+/// Returns the launches of every candidate without host code. If the first entry cannot be read, the list is empty, and
+/// the problem is reported elsewhere.
 pub fn of_job(job: &JobPlan, facts: &JobFacts) -> Vec<FirstLaunch> {
     let is_launched = |launch: &Launch| !launch.steps.is_empty();
     if !job.candidates.iter().any(|candidate| is_launched(&candidate.launch)) {

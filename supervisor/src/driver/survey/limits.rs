@@ -8,10 +8,11 @@ use crate::core::Ceilings;
 use crate::memory::device::DeviceTotals;
 use crate::plan::{Plan, Unified};
 
-/// What is known about a card's memory.
+/// The known facts about a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// The total and used memory. `None` if NVML does not report them, because host and device share one memory.
+    /// The total and used memory. `None` if NVML does not report them, which means that host and device share one
+    /// memory.
     pub totals: Option<DeviceTotals>,
     /// Whether the driver says that the card shares its memory with the CPU.
     pub is_integrated: bool,
@@ -19,14 +20,14 @@ pub struct DeviceMemory {
 
 impl DeviceMemory {
     /// Returns whether host and card share one memory. If NVML reports no totals, they count as sharing it, even if the
-    /// driver says that they do not. Otherwise, the card would have a ceiling, but nothing could be measured against
-    /// it.
+    /// driver says that they do not. Otherwise, the card would have a ceiling that could not be enforced, because
+    /// nothing could be measured against it.
     fn is_shared(self) -> bool {
         self.is_integrated || self.totals.is_none()
     }
 }
 
-/// A floor that leaves no memory for a run.
+/// The error that the floor leaves no memory for a run.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no step could ever start, because memory.host_floor is {floor} and the machine has only {total} (set a smaller floor)"
@@ -37,21 +38,21 @@ pub struct FloorTooHigh {
 }
 
 /// Checks that the floor is less than the machine's total memory. `total` is `None` if the machine does not report its
-/// memory; no floor is enforced then.
+/// memory. In that case no floor is enforced.
 pub(crate) fn check_floor(plan: &Plan, total: Option<Bytes>) -> Result<(), FloorTooHigh> {
     let Some(total) = total else { return Ok(()) };
     let floor = plan.memory.host_floor.of(total);
     if floor < total { Ok(()) } else { Err(FloorTooHigh { floor, total }) }
 }
 
-/// Returns the ceilings for the process tree of a run without a card, and the floor, which is the memory that must stay
-/// available on the machine.
+/// Returns the ceilings for the process tree of a run without a card, and the floor. The floor is the memory that must
+/// stay available on the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     limits_of(plan, usable_and_total(), None)
 }
 
 /// Computes the ceilings and the floor. `device` is `None` if the run uses no card. It is also `None` for an emulated
-/// device, whose memory is the host's.
+/// device, because the memory of that device is the host's.
 pub(crate) fn limits_of(
     plan: &Plan,
     (usable, total): (Bytes, Bytes),
@@ -72,7 +73,7 @@ pub(crate) fn limits_of(
     (ceilings, plan.memory.host_floor.of(total))
 }
 
-/// Returns the memory that this process may use, and the memory of the machine.
+/// Returns the memory that this process may use, and the total memory of the machine.
 pub(crate) fn usable_and_total() -> (Bytes, Bytes) {
     usable_and_total_of(memory_of_machine())
 }
@@ -85,8 +86,8 @@ pub(crate) fn memory_of_machine() -> Option<Bytes> {
     Some(machine.total)
 }
 
-/// Returns the same as `usable_and_total`. `machine` is the machine's total memory, which was read before, or `None` if
-/// the machine does not report it.
+/// Returns the same as `usable_and_total`. `machine` is the machine's total memory, which the caller has read, or
+/// `None` if the machine does not report it.
 pub(crate) fn usable_and_total_of(machine: Option<Bytes>) -> (Bytes, Bytes) {
     let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
     // If the machine does not report its memory, 1 GiB is assumed.
@@ -124,7 +125,7 @@ mod tests {
         assert!(check_floor(&plan, None).is_ok(), "the machine does not report its memory");
     }
 
-    /// `device` is a card's total in GiB, and whether it is integrated.
+    /// Returns the ceilings for a card. `device` is the card's total in GiB, and whether the card is integrated.
     fn ceilings(unified: &str, device: Option<(Option<u64>, bool)>) -> (u64, bool) {
         let totals = |gib| DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO };
         let device =

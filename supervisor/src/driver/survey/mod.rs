@@ -1,4 +1,5 @@
-//! The survey before a run starts: reads captures, predicts each stage, and prepares the core's input.
+//! Surveys the plan and its captures before a run starts: reads captures, predicts what each stage needs, and prepares
+//! the core's input.
 
 mod choice;
 pub mod compilers;
@@ -41,7 +42,7 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
         .collect()
 }
 
-/// Checks that the parameters that a job names exist. A misspelt name could cause an input to vary that must not vary,
+/// Checks that the parameters that a job names exist. If a name were misspelt, an input could vary that must not vary,
 /// or the reverse.
 fn check_parameter_names(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };

@@ -1,6 +1,8 @@
-//! Predicts what the candidates of a job will owe. It applies the core's formulas to their settings and captures.
+//! Predicts how much memory the candidates of a job will owe. It applies the core's formulas to their settings and
+//! captures.
 //!
-//! Candidates with the same settings share their figures, so ten thousand candidates need only a few computations.
+//! Candidates with the same settings share their figures, so only a few computations are needed for ten thousand
+//! candidates.
 
 use std::sync::Arc;
 
@@ -19,18 +21,18 @@ use crate::core::predict::{self, DeviceSide, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// The largest number of candidates, the baseline included, that are timed without screening. With more candidates,
-/// screening takes less time than timing all of them.
+/// The largest number of candidates, the baseline included, that are timed without screening. If there are more,
+/// screening all of them and timing only the best takes less time than timing them all.
 const MAX_UNSCREENED: usize = 4;
 
-/// The ways to do each stage of a candidate. The first takes the most memory, the last takes the least.
+/// The ways to carry out each stage of a candidate. The first way takes the most memory, and the last takes the least.
 #[derive(Clone)]
 pub struct Needs {
     build: Arc<[StageSpec]>,
     verify: Arc<[StageSpec]>,
     profile: Arc<[StageSpec]>,
-    /// The ways to profile with the job's baseline beside it. `None` for the baseline itself, and in a job without a
-    /// baseline.
+    /// The ways to profile the candidate beside the job's baseline. `None` for the baseline itself, and in a job
+    /// without one.
     paired: Option<Arc<[StageSpec]>>,
 }
 
@@ -43,13 +45,13 @@ impl Needs {
             Stage::Screen | Stage::Profile | Stage::Confirm => {
                 self.paired.as_ref().unwrap_or(&self.profile).last()
             }
-            // Candidates do not have this stage.
+            // This is a stage of replays only.
             Stage::Replay => None,
         }
     }
 }
 
-/// The settings that determine a candidate's needs, and these needs.
+/// A combination of settings for which the needs have been computed.
 struct KnownNeeds {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
@@ -63,7 +65,7 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
-/// Computes the needs of a job's candidates, once for all candidates with the same settings.
+/// Computes the needs of a job's candidates. For candidates with the same settings, they are computed only once.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
@@ -73,7 +75,7 @@ pub struct JobNeeds<'a> {
     cores: u32,
     /// Whether kernels without host code run on the emulated device.
     emulated: bool,
-    /// Whether there are enough candidates to screen them.
+    /// Whether there are enough candidates that screening saves time.
     screens: bool,
     seen: Vec<KnownNeeds>,
 }
@@ -99,7 +101,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// Leaves screening out, because a submitted candidate arrives alone, with no others to choose from.
+    /// Leaves out screening. It makes no sense for a submitted candidate, which arrives alone.
     pub fn without_screening(self) -> Self {
         Self { screens: false, ..self }
     }
@@ -128,7 +130,7 @@ impl<'a> JobNeeds<'a> {
             paired: needs.paired.clone(),
             ..step(stage, Role::Profiler, &needs.profile)
         };
-        // Only verified candidates are timed, and they are compared only in a job with a baseline.
+        // Only verified candidates are timed, and the comparison with a baseline needs a job that has one.
         let is_timed =
             self.stages.verify && self.stages.profile && candidate.source.language.not_timed().is_none();
         let is_compared =
@@ -184,14 +186,15 @@ impl<'a> JobNeeds<'a> {
         })
     }
 
-    /// Returns the ways to build. The first gives the compiler all the memory that it may have, the last the least.
+    /// Returns the ways to build. The first gives the compiler all the memory that it may have, and the last gives it
+    /// the least.
     pub fn build_ways(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let language = candidate.source.language;
         predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
-    /// Returns the ways to verify: first with shared runners, then, if that takes less, with a runner for each entry. A
-    /// kernel without host code has only one way.
+    /// Returns the ways to verify. The first one uses shared runners. If a runner for each entry takes less memory, a
+    /// second way uses these. A kernel without host code has only one way.
     pub fn verify_ways(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The smallest value of a resource limit that is enough for a run. Below it, runs fail with errors that do not name
-/// the limit.
+/// The smallest value of a resource limit with which a run works. Below this value, runs fail with errors that do not
+/// name the limit.
 #[derive(Clone, Copy, Debug)]
 struct Needed {
     resource: Resource,
@@ -11,11 +11,11 @@ struct Needed {
     least: u64,
     /// The option of the shell's `ulimit` that sets the limit.
     option: char,
-    /// The unit of that option's argument, in bytes or files.
+    /// The unit of the argument of that option, in bytes or files.
     unit: u64,
 }
 
-/// The stack. Compilers fail with 128 KiB, as if the source were wrong.
+/// The limit on the stack. With 128 KiB, compilers fail as if the source were wrong.
 const STACK: Needed = Needed {
     resource: Resource::Stack,
     what: "the stack (in bytes)",
@@ -24,13 +24,13 @@ const STACK: Needed = Needed {
     unit: 1024,
 };
 
-/// The smallest hard limit on the stack with which this program can still report what is wrong. A debug build overflows
+/// The smallest hard limit on the stack with which this program can still report the problem. A debug build overflows
 /// its stack with 300 KiB.
 const STACK_TO_REPORT: Needed = Needed { least: 512 << 10, ..STACK };
 
 /// The limits that are checked and raised.
 const NEEDED: [Needed; 5] = [
-    // Linux ends a process at this limit, as if somebody had killed it.
+    // At this limit, Linux ends a process as if somebody had killed it.
     Needed {
         resource: Resource::Cpu,
         what: "the CPU time of a process (in seconds)",
@@ -38,7 +38,8 @@ const NEEDED: [Needed; 5] = [
         option: 't',
         unit: 1,
     },
-    // With 10 MiB, a supervisor may abort. With 49 MiB, it could report what its compilers and runners lacked.
+    // With 10 MiB, a supervisor may abort. With 49 MiB, it was able to report that its compilers and runners lacked
+    // memory.
     Needed {
         resource: Resource::Data,
         what: "private memory (in bytes)",
@@ -46,21 +47,22 @@ const NEEDED: [Needed; 5] = [
         option: 'd',
         unit: 1024,
     },
-    // A run of one small job works with 40. Each entry of a batch needs a few more.
+    // A run of one small job works with 40 open files. Each entry of a batch needs a few more.
     Needed { resource: Resource::Nofile, what: "open files", least: 64, option: 'n', unit: 1 },
-    // A library may have 64 MiB by default, and memory files count as files.
+    // A library may have 64 MiB by default. Memory files count as files, so they are limited too.
     Needed {
         resource: Resource::Fsize,
         what: "the size of a file (in bytes)",
         least: 1 << 30,
         option: 'f',
-        // Some shells count in units of 512 bytes, others in units of 1024. The smaller unit gives the larger number.
+        // Some shells count in units of 512 bytes, others in units of 1024 bytes. With 512, the advice works in all of
+        // them.
         unit: 512,
     },
     STACK,
 ];
 
-/// A resource limit that is too low for any run, and that this process may not raise.
+/// The error that a resource limit is too low for any run, and that this process may not raise it.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the hard limit on {what} is {limit}, but at least {least} is needed (as root, raise it with `ulimit -H{option} {value}` in the shell that starts the run, or raise it in the service manager)"
@@ -73,15 +75,15 @@ pub struct LimitTooLow {
     value: u64,
 }
 
-/// Raises the limits that are too low. Workers raise their own limit on open files further.
+/// Raises the limits that are too low. Workers raise their limit on open files even further.
 pub fn raise() -> Result<(), LimitTooLow> {
     NEEDED.iter().try_for_each(Needed::raise)
 }
 
-/// Raises the limit on the stack of this process, whose first thread may use the new limit at once. Fails only if the
+/// Raises the limit on the stack of this process. The first thread may use the new limit at once. Fails only if the
 /// stack would be too small for any command. Call this before anything that needs much stack.
 pub fn raise_stack() -> Result<(), LimitTooLow> {
-    // `raise` reports a limit that is too low for runs.
+    // If the limit is too low for runs, `raise` reports this later.
     let _ = STACK.raise();
     STACK_TO_REPORT.raise()
 }

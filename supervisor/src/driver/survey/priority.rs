@@ -1,4 +1,4 @@
-//! Checks that this process may give timed blocks the priority that a plan asks for.
+//! Checks that this process may set the priority that a plan asks for in timed blocks.
 
 use opt_shared::settings::Priority;
 use rustix::io::Errno;
@@ -6,8 +6,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::plan::{JobPlan, Plan};
 
-/// Returns the name of the first job that asks for real-time priority; `None` if there is none, or if this process can
-/// grant it. That needs `CAP_SYS_NICE`, which workers inherit.
+/// Returns the name of the first job that asks for real-time priority if this process cannot grant it. `None` if no job
+/// asks for it, or if this process can grant it. Granting it needs `CAP_SYS_NICE`, which workers inherit.
 ///
 /// # Errors
 /// Fails if Linux does not report the capabilities of this process.

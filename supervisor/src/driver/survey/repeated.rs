@@ -1,8 +1,8 @@
-//! Finds arguments with the same values in several entries of a job, from headers alone. Examples are weights, which
-//! are recorded with every call.
+//! Finds arguments that have the same values in several entries of a job, from headers alone. Weights are an example:
+//! they are recorded with every call.
 //!
-//! Storages of equal size and CRC count as equal. If their contents differ nevertheless, the input is timed with its
-//! recorded values, which does no harm.
+//! Storages of equal size and CRC count as equal. If their contents differ after all, the only effect is that the input
+//! is timed with its recorded values, which does no harm.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use opt_shared::capture::Storage;
 /// The size and CRC of a storage.
 type Content = (u64, u32);
 
-/// The inputs of a job's entries, and how many entries have the same content.
+/// Collects the inputs of a job's entries, and counts the entries that have the same content.
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// The number of entries with each content.
     entries: BTreeMap<Content, u32>,
-    /// The arguments of each entry that could vary, by path.
+    /// For each entry, the arguments that could vary. Each has its path and its content.
     inputs: Vec<Vec<(String, Option<Content>)>>,
 }
 
@@ -43,8 +43,9 @@ impl Repeated {
         self.inputs.push(inputs);
     }
 
-    /// Returns for each entry, in order, the arguments that it shares with another entry. Returns none for an entry
-    /// that shares all of them: the same call may be recorded twice, and at least one input must vary.
+    /// Returns for each entry, in order, the arguments that it shares with another entry. The list is empty for an
+    /// entry that shares all of its arguments, because the same call may have been recorded twice, and at least one
+    /// input must vary.
     pub fn settle(self) -> impl Iterator<Item = Vec<String>> {
         let Self { entries, inputs } = self;
         inputs.into_iter().map(move |inputs| {

@@ -18,12 +18,12 @@ use crate::plan::{Plan, ReplayPlan};
 
 #[derive(Debug)]
 pub struct ReplayFacts {
-    /// The job of each step, and the index of its entry in the job's facts.
+    /// For each step, its job, and the index of its entry in the job's facts.
     pub steps: Vec<(JobId, usize)>,
     pub floor: PoolFloor,
-    /// The memory that a worker needs for bookkeeping, beside the pool.
+    /// The memory that a worker needs for bookkeeping, in addition to the pool.
     pub bookkeeping: Bytes,
-    /// The reason why the replay cannot be run, if the captures of one of its jobs cannot be used.
+    /// Why the replay cannot be run. This is set if the captures of one of its jobs cannot be used.
     pub broken: Option<String>,
 }
 
@@ -68,7 +68,8 @@ impl std::fmt::Display for ReplayErrors {
 
 impl std::error::Error for ReplayErrors {}
 
-/// Returns the facts of every replay, in the plan's order. The error has the first mistake in each faulty replay.
+/// Returns the facts about every replay, in the plan's order. The error contains the first mistake in each faulty
+/// replay.
 pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayErrors> {
     let (mut read, mut wrong) = (Vec::new(), Vec::new());
     for replay in &plan.replays {
@@ -138,7 +139,7 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
 /// The candidates that make a replay's calls.
 pub struct Callees<'a> {
     pub runners: &'a [RunnerTerms<'a>],
-    /// The largest number of workspaces that one of them has.
+    /// The largest number of workspaces that any of these candidates has.
     pub workspaces: usize,
     pub device: Device,
 }
@@ -149,7 +150,7 @@ impl ReplayFacts {
         facts.get(job.index())?.entries.get(*index)
     }
 
-    /// Predicts what the replay will owe at most if these callees make its calls.
+    /// Predicts the most memory that the replay will owe if these callees make its calls.
     pub fn prediction(
         &self,
         replay: &ReplayPlan,
@@ -161,7 +162,7 @@ impl ReplayFacts {
         let steps = 0..self.steps.len();
         let entries: Vec<EntryNumbers> =
             steps.filter_map(|step| Some(self.fact(facts, step)?.entry.numbers.clone())).collect();
-        // The pool never holds more than all constants together.
+        // The pool never contains more than all constants together.
         let pool = replay.budget.min(self.floor.whole);
         let Callees { runners, workspaces, device } = callees;
         if device.runs_device_code() {

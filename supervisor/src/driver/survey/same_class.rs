@@ -1,4 +1,4 @@
-//! Says in the policy log which entries are not timed because another entry of the same class is.
+//! Lists in the policy log the entries that are not timed because another entry of the same class is timed.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::facts::JobFacts;
 use crate::core::event::PolicyRow;
 use crate::plan::{JobPlan, Plan};
 
-/// The number of entries that a row names. Further ones are only counted.
+/// The largest number of entries that a row names. Further entries are only counted.
 const NAMED: usize = 5;
 
 /// Returns a row for each job in which some entries are not timed because another entry of their class is timed.

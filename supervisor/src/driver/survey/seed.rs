@@ -1,5 +1,6 @@
-//! Draws a seed for each run. It is used where the plan sets none. Authors of candidates must not know the seed, so it
-//! is published only when nothing is left to time. Each stage of each candidate gets different random numbers.
+//! Draws a random seed for each run, which is used where the plan sets none. Authors of candidates must not know the
+//! seed, so it is published only when nothing is left to time. Each stage of each candidate gets different random
+//! numbers.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -8,10 +9,10 @@ use opt_shared::stage::Stage;
 use crate::core::event::PolicyRow;
 use crate::plan::Plan;
 
-/// The size of a seed, in bits. Plans and all JSON readers can represent integers of this size exactly.
+/// The size of a seed, in bits. Integers of this size can be represented exactly in plans and by all JSON readers.
 const BITS: u32 = 53;
 
-/// Draws a seed of at least 1, because 0 in a plan asks for a draw.
+/// Draws a seed. It is at least 1, because a 0 in a plan asks for a draw.
 pub(crate) fn draw() -> u64 {
     // `RandomState` has random keys from the operating system.
     (RandomState::new().hash_one(0) >> (u64::BITS - BITS)).max(1)
@@ -23,9 +24,9 @@ pub fn of_candidate(run: u64, full_name: &str, stage: Stage) -> [u8; 32] {
     *blake3::keyed_hash(&key, format!("{} {full_name}", stage.name()).as_bytes()).as_bytes()
 }
 
-/// Returns the row of the policy log with the drawn seed, or `None` if the plan sets the seed of every candidate. A run
-/// whose plan sets this seed makes the same draws. The row is written at the end of a run, because authors of later
-/// candidates may read the log.
+/// Returns the row of the policy log with the drawn seed, or `None` if the plan sets the seed of every candidate. If a
+/// plan sets this seed, its run makes the same draws again. The row is written at the end of a run, because authors of
+/// later candidates may read the log.
 pub(crate) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
     let drawn = plan
         .jobs

@@ -1,4 +1,4 @@
-//! Prepares the core's input before the run starts, and selects the candidates that take part.
+//! Composes the core's description of the run before the run starts, and selects the candidates that take part.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
     Ok(selected)
 }
 
-/// Describes the run to the core.
+/// Returns the description of the run that the core receives.
 pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -> RunSpec {
     let job_spec = |(job, facts): (&JobPlan, &JobFacts)| JobSpec {
         id: job.id,
@@ -77,17 +77,17 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
     }
 }
 
-/// Returns the job of a replay.
+/// Returns the job that the core gets for a replay.
 pub fn job_of_replay(plan: &Plan, replay: usize) -> JobId {
     JobId(u32::try_from(plan.jobs.len() + replay).unwrap_or(u32::MAX))
 }
 
-/// Returns the index of a job's replay, or `None` for a job of the plan.
+/// Returns the index of the replay to which a job belongs, or `None` for a job of the plan.
 pub fn replay_of_job(plan: &Plan, job: JobId) -> Option<usize> {
     job.index().checked_sub(plan.jobs.len()).filter(|&replay| replay < plan.replays.len())
 }
 
-/// Describes a candidate to the core.
+/// Returns the description of a candidate that the core receives.
 pub fn unit_spec(
     id: UnitId,
     needs: &mut JobNeeds<'_>,

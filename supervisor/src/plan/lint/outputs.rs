@@ -1,7 +1,7 @@
-//! Lints that read the values of recorded outputs, in chunks of a fixed size.
+//! Computes the lints that need the values of recorded outputs. The values are read in chunks of a fixed size.
 //!
-//! The figures do not depend on the order of values, so a tensor without gaps is read in the order of its storage, and
-//! any other tensor row by row.
+//! The figures do not depend on the order of the values. A tensor without gaps is therefore read in the order of its
+//! storage, and any other tensor row by row.
 
 use std::error::Error;
 
@@ -13,17 +13,17 @@ use opt_shared::units::to_index;
 use super::statistics::{Accumulator, Statistics};
 use super::{Lint, LintCode, Subject, tensors, unreadable};
 
-/// The size of a chunk in bytes, a multiple of every element size. It is large enough to make the cost of a system call
-/// negligible, and small compared with the supervisor's memory.
+/// The size of a chunk in bytes, which is a multiple of every element size. A chunk is so large that the cost of a
+/// system call is negligible, and small compared with the supervisor's memory.
 const CHUNK: usize = 256 << 10;
-/// The maximum number of rows read from a tensor with gaps. From a tensor with more rows, evenly spaced rows are read:
-/// more than half of this number.
+/// The maximum number of rows that are read from a tensor with gaps. If a tensor has more rows, evenly spaced rows are
+/// read. Their number is more than half of this maximum.
 const MAX_ROWS: u64 = 65_536;
 
 /// Reads from a storage of the entry's file. Its arguments are the storage, the offset in it, and the buffer to fill.
 pub type ReadRange<'a, E> = dyn FnMut(StorageId, u64, &mut [u8]) -> Result<(), E> + 'a;
 
-/// The lints that need the values of outputs. `atol` returns the job's absolute tolerance for a dtype.
+/// Returns the lints that need the values of outputs. `atol` returns the job's absolute tolerance for a dtype.
 pub fn of_values<E: Error + 'static>(
     subject: &Subject<'_>,
     atol: &dyn Fn(DType) -> f64,
@@ -123,7 +123,7 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
     Ok(accumulator.finish())
 }
 
-/// Evenly spaced elements of a storage.
+/// Evenly spaced elements in a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     first: u64,
@@ -138,9 +138,9 @@ impl Run {
     }
 }
 
-/// The elements of a storage that a non-empty tensor refers to: one run if the tensor has no gaps, otherwise one run
-/// per row. If there are more than [`MAX_ROWS`] rows, evenly spaced ones are taken. Elements repeated by a stride of 0
-/// are listed once.
+/// Returns the elements of a storage that a non-empty tensor refers to. If the tensor has no gaps, this is one run.
+/// Otherwise it is one run for each row. If there are more than [`MAX_ROWS`] rows, evenly spaced rows are taken.
+/// Elements that are repeated by a stride of 0 are listed once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
@@ -177,11 +177,12 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Returns a lint if an output equals an input byte for byte or, if its values are floats or complex numbers, within
-/// the absolute tolerance. Only contiguous tensors of at least two elements are compared. An output that is the input's
-/// own memory gets no lint. The value of an argument after a call that changes it is compared byte for byte with its
-/// value before the call, because most tolerances bound the error of the change. Reading stops at the first chunk that
-/// differs.
+/// Returns a lint if an output equals an input byte for byte. If its values are floats or complex numbers, differences
+/// within the absolute tolerance are allowed.
+///
+/// Only contiguous tensors of at least two elements are compared. An output that is the input's own memory gets no
+/// lint. If a call changes an argument, the argument's value after the call is compared with its value before the call
+/// byte for byte, because most tolerances bound the error of the change. Reading stops at the first chunk that differs.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,
@@ -224,8 +225,8 @@ fn equal_input<E>(
     Ok(None)
 }
 
-/// The largest difference between two tensors of the same dtype; `None` if it is above `most`, or if one of them has a
-/// NaN or an infinity where the bytes of the other differ.
+/// Returns the largest difference between two tensors of the same dtype. `None` if it is above `most`, or if one tensor
+/// has a NaN or an infinity where the bytes of the other differ.
 fn largest_difference<E>(
     one: &Tensor,
     other: &Tensor,
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(found[1].first - found[0].first, 16);
     }
 
-    /// All elements that a strided tensor reaches, computed from its definition.
+    /// Returns all elements that a strided tensor reaches, computed from the definition of strides.
     fn reached(tensor: &Tensor) -> Vec<u64> {
         let strides = contiguous_strides(&tensor.shape);
         let mut all: Vec<u64> = (0..tensor.elements())

@@ -5,13 +5,13 @@
 use opt_shared::arguments::numbers;
 use opt_shared::capture::DType;
 
-/// The figures of a tensor's values. A complex element counts as two values, its parts.
+/// Statistics of a tensor's values. A complex element counts as two values, which are its parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     pub finite: u64,
     pub nan: u64,
     pub infinite: u64,
-    /// The smallest finite value. This field and those below describe finite values only; they are NaN if there are
+    /// The smallest finite value. This field and those below describe only finite values, and are NaN if there are
     /// none.
     pub minimum: f64,
     pub maximum: f64,
@@ -39,8 +39,8 @@ pub(super) struct Accumulator {
     infinite: u64,
     minimum: f64,
     maximum: f64,
-    /// The first finite value. It is subtracted from every value before summing, so that small differences between
-    /// large values are not lost in rounding.
+    /// The first finite value. It is subtracted from every value before summing. Otherwise, small differences between
+    /// large values would be lost in rounding.
     origin: f64,
     sum: f64,
     squares: f64,

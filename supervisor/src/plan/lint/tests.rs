@@ -32,7 +32,7 @@ fn floats(shape: &[u64], storage: u32, storage_offset: u64) -> Value {
     }))
 }
 
-/// All lints of one call whose storages contain these floats, at an absolute tolerance of 1e-2.
+/// Returns all lints of one call whose storages contain these floats. The absolute tolerance is 1e-2.
 fn lints(op: &str, kwargs: Vec<(&str, Value)>, output: Option<Value>, storages: &[Vec<f32>]) -> Vec<Lint> {
     let mut items = vec![("function_name", text(op)), ("kwargs", dict(kwargs)), ("note", Value::None)];
     items.extend(output.map(|output| ("output", output)));

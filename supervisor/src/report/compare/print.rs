@@ -1,4 +1,4 @@
-//! Prints a comparison for a terminal and for a pull request.
+//! Prints a comparison of two runs, as text for a terminal or as markdown for a pull request.
 
 use opt_shared::outcome::Status;
 
@@ -7,14 +7,14 @@ use super::super::markdown::{cell, code};
 use super::super::marks::UNVARIED;
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
-/// Largest number of rows per job in the markdown, because a comment on a pull request has a maximum length.
+/// The largest number of rows for each job in the markdown. A comment on a pull request has a maximum length.
 const MAX_ROWS: usize = 60;
-/// Largest number of jobs in the markdown, for the same reason.
+/// The largest number of jobs in the markdown, for the same reason.
 const MAX_JOBS: usize = 20;
-/// Largest number of names in a list of items that only one run has.
+/// The largest number of names in a list of items that only one run has.
 const MAX_NAMES: usize = 10;
 
-/// Facts that the reader needs before trusting a ratio.
+/// Returns the facts about a job that the reader must know in order to judge a ratio.
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     let mut caveats = Vec::new();
     if job.same_captures == Some(false) {
@@ -53,8 +53,8 @@ fn headline(job: &ComparedJob) -> String {
     parts.join(", ")
 }
 
-/// The figure that the ratio compares or, without a ratio, the median time. The status if the candidate did not pass or
-/// has no such figure.
+/// Returns the figure of which the ratio is computed or, if there is no ratio, the median time. If the candidate did
+/// not pass, or has no such figure, returns its status.
 fn ended(ended: &Ended, of: Option<RatioOf>) -> String {
     if ended.status != Some(Status::Passed) {
         return ended.status.map_or("not finished", Status::name).to_owned();
@@ -75,7 +75,7 @@ fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// The jobs and replays that only one run has.
+/// Returns the jobs and replays that only one run has.
 fn only_in_one_run(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4] {
     [
         ("jobs", "first", &comparison.jobs_only_in_first),

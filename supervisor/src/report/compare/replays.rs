@@ -1,4 +1,4 @@
-//! Compares the replays of two runs. Each was measured once, so a change in time has no interval.
+//! Compares the replays of two runs. Each replay was measured only once, so a change in its time has no interval.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,12 @@ pub struct EndedReplay {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedReplay {
     pub name: String,
-    /// Never `faster`, `slower` or `within_noise`, which would need more than one measurement of each replay.
+    /// How the replay changed. It is never `faster`, `slower` or `within_noise`, for which each replay would have to be
+    /// measured several times.
     pub change: Change,
     pub first: EndedReplay,
     pub second: EndedReplay,
-    /// Ratio of the total times. Above 1, the second run is faster.
+    /// The ratio of the total times. If it is above 1, the second run is faster.
     pub time_ratio: Option<f64>,
     /// True if both runs made the same calls on the same bytes. `None` if one of them has no result.
     pub same_recording: Option<bool>,
@@ -107,7 +108,7 @@ fn change(it: &ComparedReplay) -> String {
     }
 }
 
-/// Facts that the reader needs before comparing times.
+/// Returns the facts that the reader must know before comparing the times.
 fn caveats(it: &ComparedReplay) -> Vec<String> {
     let mut caveats = Vec::new();
     if it.same_recording == Some(false) {

@@ -1,16 +1,16 @@
-//! Hints from the counts of the emulated device, for the author of a kernel's next version. The counts say nothing
+//! Turns the counts of the emulated device into hints for the author of a kernel's next version. The counts say nothing
 //! certain about times.
 
 use opt_shared::outcome::{EmulatedKernel, Traffic};
 
 const MAX_HINTS: usize = 4;
-/// A kernel is mentioned if its accesses take at least this many times the necessary parts (sectors or passes).
+/// A kernel is mentioned if its accesses move at least this many times as many parts (sectors or passes) as necessary.
 const NOTABLE: u64 = 2;
 /// A kernel is mentioned if, on average, more than one in this many warp instructions is a divergent branch.
 const INSTRUCTIONS_PER_DIVERGENCE: u64 = 50;
 
-/// One hint per problem, at most `MAX_HINTS` in all. The problem with the most unnecessary parts or divergent branches
-/// comes first.
+/// Returns one hint for each problem, at most `MAX_HINTS` in all. The problem with the most unnecessary parts or
+/// divergent branches comes first.
 pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
     let mut found: Vec<(u64, String)> = Vec::new();
     for it in kernels {
@@ -40,7 +40,7 @@ pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
     found.into_iter().take(MAX_HINTS).map(|(_, hint)| hint).collect()
 }
 
-/// The figures of accesses with many unnecessary parts.
+/// Describes the accesses of a kernel if they move many unnecessary parts.
 fn excess(traffic: &Traffic, parts: &str) -> Option<String> {
     let worst = traffic.worst.as_ref()?;
     let is_notable = traffic.fewest_parts.saturating_mul(NOTABLE) <= traffic.parts;

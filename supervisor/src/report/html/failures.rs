@@ -1,4 +1,4 @@
-//! The failed candidates, as far as there is room: what each did, where it first failed, and how it ended.
+//! Renders the failed candidates for which there is room: what each did, where it first failed, and how it ended.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{EntryFailure, Mismatch};
@@ -9,7 +9,7 @@ use super::Room;
 use super::ranking::chip;
 use crate::record::CandidateRecord;
 
-/// Largest number of arguments shown for a call.
+/// The largest number of arguments that are shown for a call.
 const MAX_ARGUMENTS: usize = 16;
 
 pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {

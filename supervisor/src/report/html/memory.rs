@@ -1,4 +1,4 @@
-//! The run's memory: figures, a plot, predictions beside measurements, workers and decisions.
+//! Renders the run's memory: figures, a plot, predictions beside measurements, workers and decisions.
 
 use maud::{Markup, PreEscaped, html};
 use opt_shared::units::Bytes;
@@ -10,7 +10,7 @@ use super::plot::{self, PlotError};
 use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, MarkKind, Timeline, milliseconds};
 
-/// Largest number of kills and recycles listed.
+/// The largest number of kills and recycles that are listed.
 const MAX_MARKS: usize = 60;
 
 pub(super) fn section(digest: &Digest) -> Result<Markup, PlotError> {

@@ -1,4 +1,4 @@
-//! Plots of a run's memory, as SVG that gets its colours from the page.
+//! Plots a run's memory as SVG, which gets its colours from the page.
 //!
 //! The plotting library (plotters) supports only fixed colours. Each kind of line or area is therefore drawn in a
 //! different fixed colour, which `style.css` replaces with one colour for light pages and another for dark pages.
@@ -13,27 +13,28 @@ use plotters::prelude::*;
 use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, Lane, MarkKind, PhaseSpan, Series, Timeline};
 
-/// Largest number of workers with a lane. The ones with the highest peaks are drawn.
+/// The largest number of workers that get a lane. Those with the highest peaks are drawn.
 pub const MAX_LANES: usize = 16;
-/// Largest number of marks in one plot.
+/// The largest number of marks in one plot.
 const MAX_MARKS: usize = 400;
 
-/// Width of both plots, in pixels.
+/// The width of both plots, in pixels.
 const WIDTH: u32 = 1080;
-/// Height of the plot of the process tree, in pixels.
+/// The height of the plot of the process tree, in pixels.
 const TREE_HEIGHT: u32 = 260;
-/// Height of the lane of one worker, in pixels.
+/// The height of the lane of one worker, in pixels.
 const LANE_HEIGHT: u32 = 46;
-/// Height of the time axis with its labels, in pixels.
+/// The height of the time axis with its labels, in pixels.
 const TIME_HEIGHT: u32 = 30;
-/// Left margin for lane names and memory sizes, in pixels. It is the same in both plots, so they start at the same x.
+/// The left margin for lane names and memory sizes, in pixels. It is the same in both plots, so that both start at the
+/// same x.
 const LEFT: u32 = 118;
-/// Right margin, in pixels.
+/// The right margin, in pixels.
 const RIGHT: u32 = 14;
-/// Number of steps of a drawn line. Each is about three pixels wide.
+/// The number of steps of a drawn line. Each step is about three pixels wide.
 const COLUMNS: usize = 320;
-/// A limit of more than this many times the peak is not drawn, because everything else would be flat. Such a ceiling is
-/// stated in words.
+/// A limit is not drawn if it is more than this many times the peak, because everything else would then look flat. Such
+/// a ceiling is stated in words.
 const MAX_TIMES_PEAK: u64 = 3;
 
 const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);
@@ -94,12 +95,12 @@ impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotE
     }
 }
 
-/// Decides whether a limit is drawn together with a peak.
+/// Returns whether a limit is drawn in the same plot as a peak.
 pub fn is_drawn(limit: Bytes, peak: Bytes) -> bool {
     limit <= peak.saturating_mul(MAX_TIMES_PEAK)
 }
 
-/// A unit in which numbers are short, and its size in base units.
+/// A unit in which the numbers on an axis are short, and the unit's size in base units.
 struct Unit {
     name: &'static str,
     size: f64,
@@ -132,8 +133,9 @@ fn tick(value: f64, unit: &str) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Plots the memory that the run's process tree owes, with its groups stacked. The height of a column is the most that
-/// was owed in its time. It is divided among the groups as at the moment that represents the column.
+/// Plots the memory that the run's process tree owes, with the memory of its groups stacked. The height of a column is
+/// the most that was owed during the column's time. Each column is represented by one moment. The height is divided
+/// among the groups according to what they owed at this moment.
 pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
     let peak = timeline.tree.peak();
@@ -157,8 +159,8 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
         let mut reader = Reader::new(series);
         for (sum, moment) in sums.iter_mut().zip(&moments) {
             if let Some((at, tree)) = moment {
-                // The parts were sampled within milliseconds of the whole, not at the same time, so they are limited to
-                // it.
+                // The parts were sampled up to some milliseconds before or after the whole, so their sum is limited to
+                // the whole.
                 *sum = (*sum + reader.at(*at)).min(*tree);
             }
         }
@@ -216,7 +218,7 @@ fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)
     let mut worst: Vec<Option<(u64, Bytes)>> = vec![None; COLUMNS];
     let span = u128::from(to - from);
     for (index, owed) in series.columns(from, to, COLUMNS).into_iter().enumerate() {
-        // If the highest value began before the column, the middle of the column represents it, even if less is owed
+        // If the highest value began before the column, the column is represented by its middle, even if less is owed
         // there.
         let middle =
             from + u64::try_from(span * (2 * index as u128 + 1) / (2 * COLUMNS as u128)).unwrap_or(0);
@@ -256,7 +258,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The corners of a step line. Columns without a change have none.
+/// Returns the corners of a step line. A column in which nothing changes adds none.
 fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes)> {
     let mut corners: Vec<(f64, Bytes)> = Vec::new();
     for index in 0..columns {
@@ -274,7 +276,7 @@ fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes
     corners
 }
 
-/// Plots a lane for each worker: the memory of the worker and its runners, in front of the stages that it worked on.
+/// Plots a lane for each worker. It shows the memory of the worker and its runners, in front of the worker's stages.
 pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     let mut lanes: Vec<&Lane> = timeline.lanes.iter().collect();
     lanes.sort_by_key(|lane| std::cmp::Reverse(lane.series.peak()));
@@ -354,9 +356,9 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
 
 type StageSpans = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
-/// The phases of each worker, with start and end in milliseconds. Phases of one stage at the same place of the plot are
-/// merged, and phases too short to be visible beside others are left out. However many candidates there are, a lane has
-/// at most one rectangle for every two pixels of the plot's width.
+/// Returns the phases of each worker, with start and end in milliseconds. Phases of one stage at the same place of the
+/// plot are merged, and phases that are too short to be visible beside others are left out. A lane therefore has at
+/// most one rectangle for every two pixels of the plot's width, however many candidates there are.
 fn stage_spans(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageSpans {
     let two_pixels = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut spans: StageSpans = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();

@@ -1,4 +1,4 @@
-//! The ranking, with a drawing of the interval of each candidate, and a table that shows how fast each entry is.
+//! Renders the ranking, with a drawing of each candidate's interval, and a table that shows how fast each entry is.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
@@ -8,9 +8,9 @@ use super::super::figures::{counted, median, one_line, percent, three_digits, ti
 use super::super::marks::{is_doubtful, is_unvaried_entry, legend, marks};
 use crate::record::CandidateRecord;
 
-/// Largest number of rows in the table of entries.
+/// The largest number of rows in the table of entries.
 const MAX_ROWS: usize = 40;
-/// Number of shades of colour on either side of the baseline.
+/// The number of shades of colour for faster entries, and also for slower ones.
 const SHADES: f64 = 4.0;
 
 /// The figure that the ranking shows: the speed-up, or the time of a call if no candidate has a speed-up.
@@ -41,7 +41,7 @@ impl Measure {
     }
 }
 
-/// Maps a value to a position on a logarithmic axis. On it, twice as fast is as far from 1 as half as fast.
+/// Maps a value to a position on a logarithmic axis. On this axis, twice as fast is as far from 1 as half as fast.
 pub(super) struct Axis {
     low: f64,
     high: f64,
@@ -63,18 +63,18 @@ impl Axis {
         Some(Self::over(low, high))
     }
 
-    /// Makes an axis over a range, with some margin. It is never empty.
+    /// Makes an axis for a range, with some margin on both sides. The axis is never empty.
     pub(super) fn over(low: f64, high: f64) -> Self {
         let margin = (high / low).powf(0.06).max(1.02);
         Self { low: low / margin, high: high * margin }
     }
 
-    /// The position of a value, in percent of the width.
+    /// Returns the position of a value, in percent of the width.
     pub(super) fn position(&self, value: f64) -> f64 {
         ((value / self.low).ln() / (self.high / self.low).ln() * 100.0).clamp(0.0, 100.0)
     }
 
-    /// Tick values: 1, 2 and 5 times powers of ten, far enough apart to be readable.
+    /// Returns the tick values: 1, 2 and 5 times powers of ten, far enough apart to be readable.
     fn ticks(&self) -> Vec<f64> {
         let mut ticks: Vec<f64> = Vec::new();
         let mut power = 10f64.powf(self.low.log10().floor());
@@ -171,7 +171,8 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     }
 }
 
-/// Draws the interval with the estimate in it. If speed-ups are drawn, a line through all rows marks the baseline.
+/// Draws the interval of an estimate, and the estimate in it. If speed-ups are drawn, a line through all rows marks the
+/// baseline.
 fn range(estimate: Option<Estimate>, axis: &Axis, measure: Measure, winner: bool) -> Markup {
     html! {
         div.range.winner[winner] {
@@ -208,19 +209,19 @@ pub(super) fn two_decimals(percent: f64) -> String {
     format!("{percent:.2}")
 }
 
-/// A row's ratios with their labels; `None` if the entry was not timed.
+/// The ratios of a row with their labels. A cell is `None` if the entry was not timed.
 type Cells = Vec<Option<Cell>>;
 
 struct Cell {
     ratio: f64,
     text: String,
-    /// True if the inputs of the entry did not vary. The cell is then marked, and not coloured.
+    /// Whether the inputs of the entry did not vary. The cell is then marked, and has no colour.
     unvaried: bool,
 }
 
-/// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on the job's own
-/// scale. The baseline itself has no colour. Any other time without a speed-up is compared with the shortest time in
-/// its column.
+/// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on a scale that is
+/// chosen for the job. The baseline itself has no colour. Any other time without a speed-up is compared with the
+/// shortest time in its column.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown
@@ -299,7 +300,7 @@ fn entry_time(candidate: &CandidateRecord, name: &str) -> Option<f64> {
     entries.iter().find(|it| it.entry == name).map(|it| it.times.median_time_ms)
 }
 
-/// A CSS class to add, ` up1` … ` up4` or ` down1` … ` down4`. It is empty if `ratio` is near 1.
+/// Returns the CSS class to add: ` up1` … ` up4` or ` down1` … ` down4`. It is empty if `ratio` is near 1.
 fn shade(ratio: f64, least: f64, most: f64) -> String {
     let (word, share) =
         if 1.0 < ratio { ("up", ratio.ln() / most.ln()) } else { ("down", ratio.ln() / least.ln()) };

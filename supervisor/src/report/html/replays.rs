@@ -1,4 +1,5 @@
-//! Replays on the page: figures, a comparison with keeping everything, and the time of each step.
+//! Renders the replays on the page: figures, a comparison with a replay that keeps everything in memory, and the time
+//! of each step.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Status};
@@ -9,10 +10,10 @@ use super::super::replays::{BudgetComparison, Figures, Outcome, Passed, ReplayTe
 use super::{Room, failures, too_large};
 use crate::record::ReplayRecord;
 
-/// Largest number of rows in the table of steps. The first steps are shown.
+/// The largest number of rows in the table of steps. The first steps are shown.
 const MAX_STEPS: usize = 60;
 
-/// The section about replays. It is empty if the plan has none.
+/// Returns the section about replays. It is empty if the plan has none.
 pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
     if digest.replays.is_empty() {
         return html! {};

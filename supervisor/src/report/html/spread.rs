@@ -1,5 +1,5 @@
-//! Plots the spread of the best candidate's block times, and below it the spread of the baseline's. Each entry has a
-//! line from the tenth to the ninetieth percentile, with a mark at the median.
+//! Plots how much the block times of the best candidate spread, and below that the same for the baseline. Each entry
+//! has a line from the tenth to the ninetieth percentile, with a mark at the median.
 
 use maud::{Markup, html};
 
@@ -9,20 +9,20 @@ use super::super::marks::is_doubtful;
 use super::ranking::{Axis, two_decimals};
 use crate::record::CandidateRecord;
 
-/// Largest number of entries of a job.
+/// The largest number of entries that are plotted for a job.
 const MAX_ENTRIES: usize = 16;
 
 /// The tenth percentile, the median and the ninetieth percentile.
 type Spread = [f64; 3];
 
-/// The spread from eleven deciles (minimum to maximum). `None` if one of the three figures is missing or is not a
-/// positive finite number.
+/// Returns the spread from eleven deciles (minimum to maximum). `None` if one of the three figures is missing, or is
+/// not a positive finite number.
 fn spread(deciles: &[f64]) -> Option<Spread> {
     let at = |index: usize| deciles.get(index).copied().filter(|it| it.is_finite() && 0.0 < *it);
     Some([at(1)?, at(5)?, at(9)?])
 }
 
-/// The section about the winner. Without a winner that was timed, it is about the first candidate that was.
+/// Returns the section about the winner. If no winner was timed, the section is about the first candidate that was.
 pub(super) fn spreads(digest: &JobDigest) -> Markup {
     let timed =
         |it: &&CandidateRecord| it.profile.as_ref().is_some_and(|profile| !profile.entries.is_empty());
@@ -64,8 +64,8 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     }
 }
 
-/// Draws the spread of the candidate, and below it that of its baseline. `certain` is false if the candidate's figures
-/// are doubtful; they are then not green.
+/// Draws the spread of the candidate, and below it that of its baseline. If `certain` is false, the candidate's figures
+/// are doubtful and are not drawn in green.
 fn lines(own: &Spread, beside: Option<&Spread>, certain: bool) -> Markup {
     let all = || own.iter().chain(beside.into_iter().flatten()).copied();
     let axis = Axis::over(all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));

@@ -1,18 +1,18 @@
-//! Replays in the report for a pull request: a table with a row for each, and folded details.
+//! Renders replays as markdown for a pull request: a table with a row for each replay, and folded details.
 
 use super::{Figures, Outcome, ReplayText, Step};
 use crate::report::digest::Digest;
 use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
 
-/// The size of the section, in bytes, above which details are left out, because the length of a comment is limited. The
+/// The size in bytes above which details are left out of the section, because the length of a comment is limited. The
 /// table of replays is never cut.
 pub(in crate::report) const MAX_SIZE: usize = 12_000;
-/// Largest number of steps that are listed: those that waited longest.
+/// The maximum number of steps to list. The steps that waited longest are listed.
 const MAX_STEPS: usize = 10;
 const MAX_NAME: usize = 80;
 
-/// The section about replays. It is empty if the plan has none.
+/// Returns the section about replays. It is empty if the plan has none.
 pub(in crate::report) fn section(digest: &Digest) -> String {
     if digest.replays.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Tests of the whole text, and of details that are easy to get wrong: widths, marks and reasons.
+//! Tests the whole text of a result, and details that are easy to get wrong: widths, marks and reasons.
 
 use opt_shared::outcome::Estimate;
 use opt_shared::stage::Stage;

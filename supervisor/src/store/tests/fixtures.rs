@@ -1,4 +1,4 @@
-//! Rows and reports for the store's tests.
+//! Builds rows and reports for the store's tests.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Tests samples: they are stored, thinned out to stay within their limit, and refused when damaged.
+//! Tests how memory samples are stored: thinned out to stay within their limit, and refused when damaged.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -10,7 +10,7 @@ use crate::record::timeline::{Block, Group, Kind, MarkKind, Point, Track, millis
 
 const VERIFIER: Track = Track::Worker { worker: WorkerId(3), pid: 4242 };
 
-/// Five seconds of samples at intervals of two milliseconds. All differ, and the highest is `peak`.
+/// Returns five seconds of samples at intervals of two milliseconds. All of them differ, and the highest is `peak`.
 fn changing_samples(start: u64, width: u64, peak: Bytes) -> Block {
     let mut block = Block::new(width);
     for step in 0..2500 {

@@ -1,5 +1,5 @@
-//! Owed and reclaimable memory since the supervisor was started, compared with the ceiling. Owed memory is drawn as
-//! blocks, reclaimable memory as dots, and the ceiling as a dashed line if it is within the chart.
+//! Draws a chart of owed and reclaimable memory since the supervisor was started, compared with the ceiling. Owed
+//! memory is drawn as blocks, reclaimable memory as dots, and the ceiling as a dashed line if it is within the chart.
 
 use opt_shared::units::Bytes;
 use ratatui::buffer::Buffer;
@@ -10,9 +10,9 @@ use super::{Theme, clock};
 use crate::top::model::{Model, Slot};
 
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// Shortest time span of the chart, in seconds. A new run fills it from the left.
+/// The shortest time span of the chart, in seconds. A new run fills it from the left.
 const MIN_SPAN: f64 = 60.0;
-/// Width of a label such as `1023 MiB `.
+/// The width of a label such as `1023 MiB `.
 const LABEL: u16 = 9;
 
 pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect) {
@@ -77,8 +77,8 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
     }
 }
 
-/// Returns the value at the top of the chart, and the ceiling if it is below that. If the chart always reached up to
-/// the ceiling, a run that stays far below it would be a line at the bottom.
+/// Returns the value at the top of the chart, and the ceiling if it is below that value. The chart does not always
+/// reach up to the ceiling, because a run that stays far below it would then be a line at the bottom.
 fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     let ceiling = ceiling.filter(|ceiling| *ceiling != Bytes::ZERO);
     match ceiling {
@@ -90,8 +90,8 @@ fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     }
 }
 
-/// Returns the highest values in each column. A column without slots repeats the previous one; columns after the last
-/// slot are empty.
+/// Returns the highest values in each column. A column without slots repeats the previous column. The columns after the
+/// last slot are empty.
 fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     let mut columns: Vec<Option<Slot>> = vec![None; count];
     let mut last = 0;
@@ -119,7 +119,7 @@ fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     columns
 }
 
-/// Height in eighths of a row. Any value above zero is visible.
+/// Returns the height of a value in eighths of a row. Any value above zero is visible.
 fn eighths(bytes: Bytes, top: Bytes, rows: usize) -> usize {
     if bytes == Bytes::ZERO {
         return 0;
@@ -128,7 +128,7 @@ fn eighths(bytes: Bytes, top: Bytes, rows: usize) -> usize {
     usize::try_from(share).unwrap_or(usize::MAX).clamp(1, rows * 8)
 }
 
-/// The row of a value, counted from the top.
+/// Returns the row in which a value is drawn, counted from the top.
 fn row_of(bytes: Bytes, top: Bytes, rows: usize) -> u16 {
     let level = eighths(bytes, top, rows).saturating_sub(1) / 8;
     u16::try_from(rows.saturating_sub(1 + level)).unwrap_or_default()

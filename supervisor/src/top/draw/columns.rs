@@ -24,9 +24,9 @@ impl Cell {
     }
 }
 
-/// Lays out `rows` in `width` columns of the terminal. The elastic column gets the width that the others leave, but no
-/// more than it needs. If it would get less than it needs, and less than `least`, columns after it are dropped, the
-/// last one first.
+/// Lays out `rows` in `width` columns of the terminal. The elastic column gets the width that the other columns leave,
+/// but not more than it needs. If the width is both less than it needs and less than `least`, columns after it are
+/// dropped, the last one first.
 pub(super) fn lines<const N: usize>(
     rows: Vec<[Cell; N]>,
     elastic: usize,
@@ -64,8 +64,8 @@ pub(super) fn lines<const N: usize>(
     rows.into_iter().map(line).collect()
 }
 
-/// Shortens a text that is too wide by cutting out its middle. Names often differ at their ends, and sentences begin
-/// with the important part.
+/// Cuts out the middle of a text that is too wide. Both ends matter: names often differ at their ends, and sentences
+/// begin with the important part.
 pub(super) fn fit(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
         return text.to_owned();

@@ -12,14 +12,14 @@ pub(super) struct Layout {
     pub footer: Rect,
 }
 
-/// The numbers of rows that the workers and the policy log could fill.
+/// The number of rows that the workers and the policy log could fill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub workers: u16,
     pub decisions: u16,
 }
 
-/// The smallest height of a pane, including the line with its title.
+/// Returns the smallest height of a pane, including the line with its title.
 fn least(pane: Pane, wanted: Wanted) -> u16 {
     match pane {
         Pane::Memory | Pane::Candidates => 5,
@@ -29,9 +29,9 @@ fn least(pane: Pane, wanted: Wanted) -> u16 {
 }
 
 const ORDER: [Pane; 4] = [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy];
-/// The order in which panes are added to the focused one while there is room.
+/// The order in which panes are added to the focused pane while there is room.
 const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::Policy];
-/// From this width and height on, the panes are in two columns.
+/// The width and height from which on the panes are laid out in two columns.
 const WIDE: (u16, u16) = (140, 30);
 
 pub(super) fn layout(area: Rect, focus: Pane, wanted: Wanted) -> Layout {

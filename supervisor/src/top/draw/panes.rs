@@ -1,4 +1,4 @@
-//! The tables: workers and their runners, candidates, decisions.
+//! Draws the tables of the view: workers and their runners, candidates, and decisions.
 
 use opt_shared::units::Bytes;
 use ratatui::Frame;
@@ -11,7 +11,7 @@ use super::{Theme, amount, clock};
 use crate::top::answer::counted_steps;
 use crate::top::model::{Candidate, CandidateState, Lease, Model, Pane, Replay};
 
-/// Below this width there is no room for all columns of the workers.
+/// The width below which there is no room for all columns of the workers.
 const NARROW: u16 = 64;
 
 pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: Rect) {
@@ -52,7 +52,8 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
     }
     if area.width < NARROW {
         for row in &mut rows {
-            // The activity matters more than the age and the peak.
+            // There is no room for all columns. The activity matters more than the age and the peak, so these are left
+            // empty.
             [row[2], row[4]] = [Cell::plain(""), Cell::plain("")];
         }
     }
@@ -65,7 +66,8 @@ fn activity(lease: &Lease) -> String {
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
 
-/// The rate at which a lease verifies captures. Other stages have no rate, nor does a lease in its first second.
+/// Returns the rate at which a lease verifies captures. There is no rate for other stages, or in a lease's first
+/// second.
 fn rate(lease: &Lease) -> Option<String> {
     let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
     let held = lease.held.filter(|held| 1.0 <= *held)?;
@@ -120,8 +122,8 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     ]
 }
 
-/// The time that a replay took, and the part of it spent waiting. Before the replay has a result, the number of its
-/// steps and its budget.
+/// Describes the time that a replay took, and the part of it that was spent waiting. Before the replay has a result,
+/// describes its number of steps and its budget.
 fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
@@ -156,8 +158,8 @@ fn head_of(text: &str, width: usize) -> String {
     fit(&format!("{short}…"), width)
 }
 
-/// Draws a table, scrolled so that `visible_row` and the row below it are visible. The first line, which may be a
-/// header, stays.
+/// Draws a table, which is scrolled so that `visible_row` and the row below it can be seen. The first line, which may
+/// be a header, always stays.
 fn table(
     frame: &mut Frame<'_>,
     theme: Theme,
@@ -172,7 +174,7 @@ fn table(
         *line = std::mem::take(line).patch_style(theme.chosen());
     }
     let height = usize::from(area.height);
-    // The row below a worker is its first runner, if it has one.
+    // If a worker has a runner, the row below the worker is its first runner.
     let hidden = (visible_row + 2).min(lines.len()).saturating_sub(height);
     if 0 < hidden && 1 < lines.len() {
         lines.drain(1..=hidden.min(lines.len() - 1));

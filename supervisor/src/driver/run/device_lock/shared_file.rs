@@ -1,6 +1,6 @@
-//! Lock files in a folder that all users of the host can write to. Another user may have created the file, or put
-//! something else in its place. Such a user can deny this process the lock, but cannot make it write to a different
-//! file.
+//! Opens lock files in a folder that all users of the host can write to. Another user may have created the file, or put
+//! something else in its place. Such a user can keep this process from taking the lock, but cannot make it write to a
+//! different file.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The environment variable that names the folder of lock files. All runs that share cards need the same folder.
+/// The environment variable that names the folder of lock files. All runs that share cards must use the same folder.
 pub(super) const FOLDER_VARIABLE: &str = "OPT_SUPERVISOR_LOCK_DIR";
 /// The folders that are shared by all users, the preferred one first.
 const SHARED: [&str; 2] = ["/run/lock", "/tmp"];
-/// The mode of a lock file. Every user may lock the file, and write its holder's name to it.
+/// The mode of a lock file. Every user may lock the file, and write the name of the lock's holder to it.
 const MODE: Mode = Mode::from_raw_mode(0o666);
 /// How many times to try if other processes create or remove the file at the same time.
 const TRIES: usize = 16;
@@ -52,12 +52,13 @@ fn is_shared(mode: u32, uid: u32) -> bool {
     uid == 0 && mode & STICKY != 0 && mode & WRITABLE_BY_ALL != 0
 }
 
-/// Opens a lock file, which is created if there is none.
+/// Opens a lock file, and creates it if there is none.
 pub(super) fn open(path: &Path) -> Result<File, FileError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut errno = Errno::AGAIN;
     for _ in 0..TRIES {
-        // Linux may refuse O_CREAT for another user's file (`fs.protected_regular`), so there are two calls.
+        // Linux may refuse `O_CREAT` for another user's file (`fs.protected_regular`), so opening and creating are two
+        // calls.
         let opened = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(Errno::NOENT) => {
                 rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, MODE).inspect(|file| {
@@ -69,7 +70,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
         };
         match opened {
             Ok(file) => return checked(File::from(file), path),
-            // Access is denied for a moment if another user has just created the file and has not set its mode yet.
+            // If another user has just created the file and has not set its mode yet, access is denied for a moment.
             Err(error @ (Errno::EXIST | Errno::NOENT | Errno::INTR | Errno::ACCESS)) => {
                 errno = error;
                 std::thread::sleep(BETWEEN_TRIES);
@@ -80,7 +81,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
     Err(refused(path, errno))
 }
 
-/// Returns whether a path still leads to this open file, which its owner may have removed.
+/// Returns whether a path still leads to this open file. The owner may have removed it in the meantime.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.symlink_metadata()) {
         (Ok(open), Ok(now)) => (open.dev(), open.ino()) == (now.dev(), now.ino()),
@@ -88,13 +89,13 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Refuses everything that is not an ordinary file with one name. A hard link may lead to another file of the user who
-/// runs this process.
+/// Refuses everything that is not an ordinary file with exactly one name. A hard link may lead to another file of the
+/// user who runs this process.
 fn checked(file: File, path: &Path) -> Result<File, FileError> {
     let failed = |source| FileError::Open { path: path.to_owned(), owner: String::new(), source };
     let metadata = file.metadata().map_err(failed)?;
     let found = match kind(&metadata) {
-        // A file without a name has just been removed, which `is_at` notices.
+        // If the file has no name, it has just been removed, which `is_at` notices.
         None if metadata.nlink() <= 1 => return Ok(file),
         None => "a hard link",
         Some(kind) => kind,
