@@ -1,5 +1,6 @@
-//! Contains the stages of a candidate: build, verify, profile and replay. The stages contain only policy: `session`
-//! runs kernels and handles processes. The exceptions are compilers, which `build` runs itself.
+//! Carries out the stages of candidates and replays: build, verify, profile (also as screen and confirm) and replay.
+//! This folder contains only policy, because `session` runs kernels and handles processes. The exceptions are
+//! compilers, which `build` runs itself.
 
 pub(crate) mod build;
 pub(crate) mod calls;
