@@ -1,4 +1,5 @@
-//! Decides when an entry has taken so long that fewer pairs and runners have to be enough.
+//! Decides when an entry has taken so long that fewer pairs and runners have to be enough. This file does no I/O and
+//! reads no clock.
 //!
 //! On a busy machine, an entry may spend most of its time waiting for CPUs, and could take many times its time limit.
 //! With fewer pairs and runners, the entry's interval becomes wider, so the figures show how uncertain they are.

@@ -1,4 +1,5 @@
-//! Chooses at random the output elements that are read as soon as a candidate reports that a block is done.
+//! Chooses at random the output elements that are read as soon as a candidate reports that a block is done. This file
+//! does no I/O.
 //!
 //! The output elements of the block are divided into n parts of equal size, and a random element is drawn from each
 //! part before the block starts. (From the last part, the last element is taken.) If a candidate has done only a share
