@@ -1,4 +1,4 @@
-//! Measures how much of an expected small change to an argument a kernel really made.
+//! Measures how much of a small change to an argument, as it is expected from the call, a kernel has made.
 //!
 //! If a change is hardly larger than the rounding error, the relative L2 error cannot distinguish a kernel that leaves
 //! the change out from a correct kernel that rounds differently. But the direction of the errors can: rounding errors

@@ -1,4 +1,5 @@
-//! Tables with the values of the four eight-bit float formats. They are computed at compile time.
+//! Contains a table of all values for each of the four eight-bit float formats. The tables are computed at compile
+//! time.
 
 use opt_shared::capture::DType;
 

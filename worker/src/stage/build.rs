@@ -309,8 +309,8 @@ fn compile(
         }
         (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
             // The digest marks a failure that blames the candidate if a repeated build fails in the same way. It is set
-            // only if the disk cannot have been full. On a full disk, builds of a correct source also fail in the same
-            // way each time, and the message about the disk may be in the part of the output that was cut off.
+            // only if the disk cannot have been full. On a full disk, repeated builds of a correct source could fail in
+            // the same way too, and the message about the disk may be in the part of the output that was cut off.
             if least_room.is_some_and(|room| is_plenty(room, spec.largest_file)) {
                 built.unexplained = Some(digest(&log, folders.scratch));
             }

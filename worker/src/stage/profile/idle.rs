@@ -1,5 +1,5 @@
-//! Detects whether a runner works after its calls have returned. (Work before its calls is timed, because the time
-//! counts from the moment when it is woken.)
+//! Detects whether a runner works after its calls have returned. (Work before its calls is timed, because the clock
+//! starts when the runner is woken.)
 //!
 //! An idle round wakes a runner in exactly the same way as a timed block does, but requests no call. Rounds are placed
 //! among the blocks at random. The runner is stopped at the beginning and at the end of a round. At these moments, its

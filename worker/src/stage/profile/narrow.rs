@@ -1,5 +1,5 @@
-//! For a candidate that is wrong when all varying inputs get new values, finds out which of these inputs can get new
-//! values without making the candidate wrong.
+//! Finds out which inputs of an entry can get new values, for a candidate that is wrong if all varying inputs get new
+//! values.
 //!
 //! Such a candidate is right for the captured values. There are two possible reasons. The candidate may rely on a
 //! relation between inputs that new values break, for example because one input contains the maxima of another. Or it

@@ -14,14 +14,14 @@ use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::{DeviceFacts, SessionError};
 
-/// A rate at which no current CPU can write, even to its caches. A call that would need to write faster did not write
-/// its outputs.
+/// A rate at which no current CPU can write, even to its caches. A call that would need to write faster than 20 TB/s
+/// did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// The factor by which calls on a device may write faster than the device copied when its copy rate was measured. It
 /// allows for errors of measurement.
 const COPY_MARGIN: f64 = 1.1;
-/// The smallest excess of a runner's own time for a block over the worker's time that shows that the runner reported
-/// "done" too early. The excess must also be more than a tenth.
+/// The largest tolerated excess of a block's time by the runner's own clock over its time by the worker's clock. If the
+/// excess is larger than this, and also larger than a tenth of the time, the runner reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
 /// Checks whether a side works during idle rounds, in which the clock does not run. If half of the rounds show work,
@@ -113,7 +113,7 @@ pub(super) fn implausible(
     Ok(None)
 }
 
-/// Compares a device's clock with the host's. A busy host notices the end of some blocks too late, but hardly of all
+/// Compares a device's clock with the host's. A busy host notices the end of some blocks too late, but not of all
 /// blocks, so only the smallest difference is judged.
 fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
     let claim = samples.claims.iter().copied().reduce(f64::min)?;

@@ -1,5 +1,5 @@
-//! Decides which inputs of an entry vary, by a trial: a kernel that is known to be right is called with new values of
-//! different choices of inputs, until it still works with a choice and all outputs change.
+//! Decides by a trial which inputs of an entry vary. In the trial, a kernel that is known to be right is called with
+//! new values of one choice of inputs after another, until it still works and all outputs change.
 //!
 //! This kernel is the baseline, in a separate runner, or the candidate itself if there is no baseline. A choice of
 //! inputs is dropped if the kernel fails with their new values, if it computes NaN or infinities that were not

@@ -1,5 +1,5 @@
-//! Shuffles integers so that values, or tuples formed with other index tensors, that were distinct stay distinct. This
-//! file does no I/O.
+//! Shuffles integers in such a way that distinct values stay distinct, and also distinct tuples of several index
+//! tensors. This file does no I/O.
 //!
 //! For example, the indices of a scatter must be distinct along one axis. If two of them were equal, the result would
 //! depend on the order in which a kernel writes, and a correct kernel would be refused. Which axis this is depends on
