@@ -145,7 +145,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Describes the mismatch in one line; `None` if the output passed.
+    /// Describes the mismatch in one line, or returns `None` if the output passed.
     pub fn detail(&self) -> Option<String> {
         let found = self.mismatch.as_ref()?;
         let at = format!("{}{:?}", found.output, found.index);

@@ -72,7 +72,7 @@ impl Tile {
 }
 
 impl Walk {
-    /// `first` and `second` are the strides of the two tensors, in elements; `size` is an element's size, in bytes.
+    /// `first` and `second` are the strides of the two tensors, in elements. `size` is an element's size, in bytes.
     pub(super) fn new(shape: &[u64], first: &[u64], second: &[u64], size: u64) -> Result<Self, LayoutError> {
         for stride in [first, second] {
             if stride.len() != shape.len() {

@@ -63,7 +63,7 @@ pub(super) struct Timing {
     handoff: Duration,
     /// The number of pairs with a block during which the device's clock rate was low.
     throttled_pairs: u32,
-    /// The device's properties; `None` on a CPU.
+    /// The device's properties, or `None` on a CPU.
     facts: Option<DeviceFacts>,
     /// True if the entry needs no more blocks.
     pub(super) done: bool,

@@ -69,7 +69,7 @@ mod tests {
             // Neither side waited, so only the ratio of the shortest times is added to the interval.
             (&[(1.0, 0.0)][..], &[(2.0, 0.0)][..], 2.0, 3.2),
             (&[(1.0, 0.0)], &[(4.0, 0.0)], 2.8, 4.0),
-            // Waits in a block that is much longer than the shortest do not count.
+            // Waits in a block that is much longer than the shortest are ignored.
             (&[(1.0, 0.0)], &[(3.0, 0.0), (9.0, 8.9)], 2.8, 3.2),
             // If the baseline waited, it may be faster. If the candidate waited, the ratio may be larger.
             (&[(1.0, 0.0)], &[(3.0, 1.5)], 1.5, 3.2),

@@ -142,7 +142,7 @@ fn profile_doubles_the_calls_of_a_block_that_is_too_short() {
     let mut blocks = vec![BlockPlay::honest(1000 * US); 10];
     blocks.push(BlockPlay::honest(10 * US));
     let asked = calls(&blocks_of(Script::timed(&blocks), &task(&[0], false)));
-    // A timed block of one call shows that calls are short. The next blocks have as many calls as the ring holds.
+    // A timed block of one call shows that calls are short. The next blocks have as many calls as the ring has slots.
     assert_eq!(asked[..13], [&[1; 11][..], &[24, 24]].concat(), "{asked:?}");
 }
 

@@ -200,7 +200,8 @@ mod tests {
             // Axes of one element are ignored.
             (&[1, 2, 3], &[0, 1, 2, 0, 1, 2], line(&[1, 2, 3], 2)),
             (&[2, 1, 3], &[0, 1, 2, 0, 1, 2], line(&[2, 1, 3], 2)),
-            // Only the first row, or the first column, has distinct values; or only those of the first block have.
+            // Distinct values are found only in the first row, only in the first column, or only in the lines of the
+            // first block.
             (&[2, 3], &[0, 1, 2, 1, 1, 2], Kept::Nothing),
             (&[2, 3], &[0, 5, 5, 1, 5, 5], Kept::Nothing),
             (&[2, 2, 2], &[0, 0, 1, 1, 0, 0, 0, 0], Kept::Nothing),
