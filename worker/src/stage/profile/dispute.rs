@@ -1,5 +1,5 @@
-//! Finds out whether the candidate or the baseline is wrong if their outputs for new inputs differ, by repeating the
-//! calls in a fresh runner.
+//! Repeats blocks in a fresh runner, to find out which side is wrong if their outputs for new inputs differ or, without
+//! a baseline, whether the candidate returned remembered results.
 
 use opt_shared::outcome::{Mismatch, Status};
 use rand::seq::SliceRandom;
