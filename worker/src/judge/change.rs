@@ -1,8 +1,8 @@
-//! Measures how much of a small change a kernel made to an argument.
+//! Measures how much of a small change to an argument, as it is expected from the call, a kernel has made.
 //!
-//! If a change is hardly larger than the rounding error, a kernel that leaves it out and a correct kernel that rounds
-//! differently have relative L2 errors of the same size. These errors differ in direction: rounding errors point either
-//! way, whereas a missing change points back to the value before the call.
+//! If a change is hardly larger than the rounding error, the relative L2 error cannot distinguish a kernel that leaves
+//! the change out from a correct kernel that rounds differently. But the direction of the errors can: rounding errors
+//! have either sign, whereas the error of a missing change always points back to the value before the call.
 
 use opt_shared::capture::{DType, Tensor};
 use opt_shared::units::{Bytes, to_index};
@@ -11,18 +11,18 @@ use super::compare::{ByteSource, BytesSource, CompareError};
 use super::decode::Number;
 use super::tolerance::Tolerance;
 
-/// The smallest effective number of elements for which a share is computed. With fewer elements, the share would depend
-/// on how individual elements were rounded.
+/// The smallest effective number of changed elements for which the share of the change is computed. With fewer
+/// elements, the share would depend on how individual elements were rounded.
 const MIN_ELEMENTS: f64 = 256.0;
-/// The size of the pieces that are read at a time.
+/// The number of bytes that are read at a time.
 const PIECE: u64 = 64 << 10;
 
 /// The sums from which the share of a change is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MadeChange {
     dtype: DType,
-    /// For each element, the part of the change that was made, between 0 and 1, times the square of the change. An
-    /// element that changes by more than it should does not make up for another.
+    /// The sum, over all elements, of the part of the change that was made times the square of the change. The part is
+    /// limited to between 0 and 1, so an element that changes by more than it should does not make up for another one.
     made: f64,
     squares: f64,
     fourth_powers: f64,
@@ -33,7 +33,8 @@ impl MadeChange {
         Self { dtype, made: 0.0, squares: 0.0, fourth_powers: 0.0 }
     }
 
-    /// Adds some elements: their bytes before the call, the bytes expected after it, and those that the kernel left.
+    /// Adds some elements. `before` has their bytes before the call, `expected` the bytes expected after it, and
+    /// `actual` the bytes that the kernel left.
     pub(crate) fn add(&mut self, before: &[u8], expected: &[u8], actual: &[u8]) {
         let width = self.dtype.element_len();
         let elements = before.chunks_exact(width).zip(expected.chunks_exact(width));
@@ -45,8 +46,8 @@ impl MadeChange {
             for ((before, expected), actual) in parts(before).zip(parts(expected)).zip(parts(actual)) {
                 let change = expected - before;
                 let share = ((actual - before) / change).clamp(0.0, 1.0);
-                // Zeros of another sign are no change. Numbers that are not finite are judged by the comparison of
-                // elements.
+                // Two zeros of different sign make the share NaN, and are no change. Numbers that are not finite are
+                // judged by the comparison of elements.
                 if share.is_finite() && change.is_finite() {
                     let square = change * change;
                     self.made += share * square;
@@ -57,8 +58,8 @@ impl MadeChange {
         }
     }
 
-    /// Reads all elements before the call, as expected after it, and as the kernel left them. All three have the layout
-    /// of `tensor`.
+    /// Reads all elements from three sources: their values before the call, the expected values, and the values that
+    /// the kernel left. All three have the layout of `tensor`.
     pub(crate) fn read(
         tensor: &Tensor,
         before: &mut dyn BytesSource,
@@ -77,9 +78,9 @@ impl MadeChange {
         Ok(made)
     }
 
-    /// The share of the change that was made, from 0 to 1; `None` if too few elements change to judge it.
+    /// Returns the share of the change that was made, from 0 to 1, or `None` if too few elements change to judge this.
     fn share(&self) -> Option<f64> {
-        // The effective number of elements: this many equal changes would have the same sums.
+        // The effective number of elements is the number of equal changes that would have the same sums.
         let elements = self.squares * self.squares / self.fourth_powers;
         (MIN_ELEMENTS <= elements).then(|| self.made / self.squares)
     }
@@ -113,7 +114,7 @@ mod tests {
         values.iter().flat_map(|&it| half::bf16::from_f32(it).to_le_bytes()).collect()
     }
 
-    /// The share of the change `x *= factor` that `kernel` makes, for values in [1, 2).
+    /// Returns the share of the change `x *= factor` that `kernel` makes, for values in [1, 2).
     fn share(elements: u16, factor: f32, kernel: impl Fn(usize, f32, f32) -> f32) -> Option<f64> {
         let before: Vec<f32> = (0..elements)
             .map(|at| half::bf16::from_f32(1.0 + f32::from(at % 128) / 128.0).to_f32())

@@ -1,4 +1,5 @@
-//! Calls `compare` for one output of a call, with the tolerance, poison and strides of the attempt.
+//! Compares one output of a call with the expected values, with the tolerance, poison and strides of the attempt.
+//! `compare` does the actual comparison.
 
 use opt_shared::capture::Tensor;
 use opt_shared::causes::is_shortage;
@@ -11,8 +12,8 @@ use super::compare::{
 use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 
-/// Returns the tolerance of an output. Reads the expected values, or a sample of them, if the tolerance depends on
-/// their scale.
+/// Returns the tolerance for an output. If the tolerance depends on the scale of the expected values, reads these
+/// values or a sample of them.
 pub(crate) fn tolerance_of(
     expected: &mut dyn BytesSource,
     tensor: &Tensor,
@@ -26,7 +27,8 @@ pub(crate) fn tolerance_of(
     Ok(Tolerance::for_dtype(settings, tensor.dtype, scale))
 }
 
-/// Returns the tolerance of an argument that the call changes. `before` has its values before the call.
+/// Returns the tolerance for an argument that the call changes. `before` contains the argument's values before the
+/// call.
 pub(crate) fn tolerance_of_change(
     expected: &mut dyn BytesSource,
     before: &mut dyn BytesSource,
@@ -37,7 +39,7 @@ pub(crate) fn tolerance_of_change(
     let check = OutputCheck { path: "", tensor, settings, tolerance, poison: None, expected_written: false };
     match check.run(expected, before) {
         Ok(unchanged) => Ok(tolerance.for_change(settings, tensor.dtype, unchanged.relative_l2)),
-        // This error is reported when the output is compared.
+        // The comparison of the output will report this error.
         Err(CompareError::ExpectedNotFinite { .. }) => Ok(tolerance),
         Err(error) => Err(error),
     }
@@ -49,10 +51,10 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tensor: &'a Tensor,
     pub(crate) settings: &'a VerifySettings,
     pub(crate) tolerance: Tolerance,
-    /// The byte with which the output was filled before the call; `None` if it was not filled.
+    /// The byte with which the output was filled before the call, or `None` if it was not filled.
     pub(crate) poison: Option<u8>,
-    /// True if a kernel wrote the expected values too. They are then compared as stored, and the flags of the captured
-    /// tensor are ignored.
+    /// True if the expected values were written by a kernel as well. They are then compared as stored, and the
+    /// conjugate and negative flags of the captured tensor are ignored.
     pub(crate) expected_written: bool,
 }
 
@@ -89,8 +91,8 @@ impl OutputCheck<'_> {
         Ok(self)
     }
 
-    /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are
-    /// equal.
+    /// Describes an output whose elements and norms pass, but which is wrong as a whole. Returns `None` if it equals
+    /// the expected output.
     pub(crate) fn describe(
         &self,
         expected: &mut dyn BytesSource,
@@ -103,7 +105,7 @@ impl OutputCheck<'_> {
     }
 }
 
-/// Returns true if a comparison could not be made because of the recorded data. The capture is then to blame, not the
+/// Returns true if a comparison failed because of the recorded data. In this case the capture is to blame, not the
 /// worker.
 pub(crate) fn is_capture_fault(error: &CompareError) -> bool {
     matches!(

@@ -1,20 +1,21 @@
-//! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the
+//! Compares an output with the expected one. Both tensors are read as streams. The result is a verdict and, if the
 //! output is wrong, evidence.
 //!
 //! Floats are compared in f64, and their relative L2 error is limited for the whole tensor and for every chunk. Callers
-//! compare shape and type beforehand. There are at most two passes. The first is fast and decides. The second gathers
-//! facts that help people to understand a wrong output (`evidence`). It runs only if the output is wrong, or if
-//! integers or bools differ by more than their tolerance.
+//! compare shape and type beforehand. There are at most two passes over the tensors. The first pass (`tally`) is fast
+//! and decides the verdict. The second pass (`evidence`) gathers facts that help people to understand a wrong output.
+//! It runs only if the output is wrong, or if integers or bools differ by more than their tolerance.
 //!
 //! More rules:
-//! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only
-//!   if the expected number is not 0.
-//! - A NaN or an infinity in the wrong place fails, whatever `required_matched_ratio` allows.
+//! - Errors are computed only for pairs of finite numbers. NaN and infinities are only counted. A relative error exists
+//!   only if the expected number is not 0.
+//! - A NaN or an infinity in the wrong place always fails, even if `required_matched_ratio` allows some elements to
+//!   fail.
 //! - Under `reject`, a recorded output that is not finite is an error of the capture, not of the candidate, because no
 //!   output could pass.
-//! - Integers and bools must be equal, unless the plan sets a tolerance for their type. Norms are not checked for them.
-//! - The elements after the last full chunk of 64 Ki are part of the chunk before them, because the relative norm of a
-//!   few elements that nearly cancel means little.
+//! - Integers and bools must be equal, unless the plan sets a tolerance for their type. Their norms are not checked.
+//! - The elements after the last full chunk of 64 Ki are added to that chunk, because the relative norm of a few
+//!   elements that nearly cancel means little.
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::outcome::{Mismatch, Pattern};
@@ -30,11 +31,11 @@ use super::tolerance::Tolerance;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
-/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a
-/// wrong corner of a large output is not averaged away.
+/// The number of elements in a chunk whose relative L2 error is limited. Chunks are checked in addition to the whole
+/// tensor. Otherwise, a wrong corner of a large output could be hidden by the many correct elements.
 pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
 
-/// A source of the bytes of one tensor. Offsets count from the first byte of its first element.
+/// A source of the bytes of one tensor. Offsets are counted from the first byte of the tensor's first element.
 pub trait BytesSource {
     /// Fills the whole buffer.
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()>;
@@ -87,7 +88,7 @@ pub enum CompareError {
         #[source]
         source: std::collections::TryReserveError,
     },
-    /// The capture is to blame: its output is not finite.
+    /// The recorded output is not finite, so the capture is to blame.
     #[error(
         "the expected {output} contains {value} at {index:?}, so no output can pass with `nonfinite = \"reject\"` \
          (capture it again, or write `nonfinite = \"match\"`)"
@@ -97,14 +98,15 @@ pub enum CompareError {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Path of the output, such as `output[1]`, or of the argument that the call changes.
+    /// The path of the output, such as `output[1]`, or of the argument that the call changes.
     pub output: &'a str,
     pub dtype: DType,
     pub shape: &'a [u64],
     /// Both strides are in elements.
     pub expected_stride: &'a [u64],
     pub actual_stride: &'a [u64],
-    /// The captured tensor's flags: its values are the conjugates or negatives of the stored ones.
+    /// The flags of the captured tensor. If one is set, the tensor's values are the conjugates or negatives of the
+    /// stored ones.
     pub expected_conjugate: bool,
     pub expected_negative: bool,
 }
@@ -131,8 +133,8 @@ pub struct Comparison {
     pub passed: bool,
     pub elements: u64,
     pub failed: u64,
-    /// True if no more elements failed than `required_matched_ratio` allows. The ratio never allows a NaN or an
-    /// infinity in the wrong place.
+    /// True if the number of failed elements is within what `required_matched_ratio` allows. The ratio never allows a
+    /// NaN or an infinity in the wrong place.
     pub failures_allowed: bool,
     pub max_absolute_error: f64,
     pub max_relative_error: f64,
@@ -143,7 +145,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Describes the mismatch in one line; `None` if the output passed.
+    /// Describes the mismatch in one line, or returns `None` if the output passed.
     pub fn detail(&self) -> Option<String> {
         let found = self.mismatch.as_ref()?;
         let at = format!("{}{:?}", found.output, found.index);
@@ -190,7 +192,7 @@ impl Comparison {
     }
 }
 
-/// Compares an expected output with an actual one. Needs memory for two chunks.
+/// Compares an expected output with an actual one. Allocates at most two chunks of memory.
 pub fn compare<'s>(
     expected: &'s mut dyn BytesSource,
     actual: &'s mut dyn BytesSource,
@@ -209,7 +211,7 @@ pub fn compare<'s>(
         let (mismatch, relative_l2) =
             evidence::gather(&mut feed, subject, rules, &comparison, shown_position)?;
         if exact {
-            // The first pass does not compute the norms of exact types, so those of the second pass are used.
+            // The first pass does not compute the norms of integers and bools, so those of the second pass are used.
             comparison.relative_l2 = relative_l2;
             comparison.worst_chunk_l2 = relative_l2;
         }
@@ -222,16 +224,16 @@ pub(super) fn is_exact(dtype: DType) -> bool {
     matches!(dtype.kind(), Kind::Integer | Kind::Bool)
 }
 
-/// The verdict on one element. Both passes use it.
+/// The verdict on one element. Both passes judge elements in this way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ElementVerdict {
     pub(super) fails: bool,
-    /// True if the element fails because of a NaN or an infinity. No ratio allows such a failure.
+    /// True if the element fails because of a NaN or an infinity. `required_matched_ratio` never allows such a failure.
     pub(super) not_finite: bool,
 }
 
-/// Judges one element of a float type by its parts. Calls `on_part` with the expected value and the error of every part
-/// whose two values are finite.
+/// Judges one element of a float or complex type by its parts. Calls `on_part` with the expected value and the error of
+/// every part for which the expected and the actual value are finite.
 #[inline(always)]
 pub(super) fn judge_parts(
     expected: &[f64],
@@ -256,8 +258,8 @@ pub(super) fn judge_parts(
     verdict
 }
 
-/// Judges one integer or bool exactly; only the size of an error is rounded to an f64. `on_part` is called as in
-/// `judge_parts`.
+/// Judges one integer or bool. The comparison is exact, and only the size of an error is rounded to an f64. Calls
+/// `on_part` as `judge_parts` does.
 #[inline(always)]
 pub(super) fn judge_whole(
     expected: i128,

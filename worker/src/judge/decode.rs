@@ -1,17 +1,18 @@
-//! Decodes the bytes of an element to a number, for every dtype of a dense tensor.
+//! Decodes the bytes of tensor elements to numbers, for every dtype of a dense tensor.
 //!
-//! Two decoders return the same values. One decodes whole blocks into arrays for the hot loop; the other decodes a
-//! single element exactly and can print it. Bytes are little-endian, because torch writes them so and every supported
-//! machine stores them so.
+//! There are two decoders, which return the same values. One decodes whole blocks into arrays for the hot loop. The
+//! other decodes a single element exactly and can print it. Bytes are in little-endian order, which torch writes and
+//! every supported machine uses.
 //!
-//! A bool is true if its byte is not 0, in the expected and in the actual output. torch reads such bytes as true, and
-//! captures contain them because uint8 tensors can be viewed as bool.
+//! In expected and actual outputs, a bool is true if its byte is not 0. torch does the same, and captures can contain
+//! bytes other than 0 and 1 because uint8 tensors can be viewed as bool.
 
 use opt_shared::capture::{DType, Kind};
 
 use super::fp8::fp8_table;
 
-/// The flags of a captured tensor: its values are the conjugates or negatives of the stored ones.
+/// The flags of a captured tensor. If one is set, the tensor's values are the conjugates or negatives of the stored
+/// ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signs {
     pub(super) conjugate: bool,
@@ -30,13 +31,13 @@ pub(super) enum Number {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) value: f64,
-    /// True if it came from f32 or a smaller type. It is then printed with just enough digits to distinguish f32
-    /// values.
+    /// True if the number was stored as f32 or as a smaller type. It is then printed with just enough digits to
+    /// distinguish f32 values.
     narrow: bool,
 }
 
 impl Number {
-    /// Decodes an element. `bytes` holds `dtype.size()` bytes.
+    /// Decodes an element from its `dtype.size()` bytes.
     pub(super) fn read(dtype: DType, bytes: &[u8]) -> Self {
         let part = |dtype| Part { value: real(dtype, bytes), narrow: dtype != DType::Float64 };
         let parts = |dtype: DType| {
@@ -61,7 +62,7 @@ impl Number {
             Self::Complex(re, im) => {
                 Self::Complex(turn(re, signs.negative), turn(im, signs.negative != signs.conjugate))
             }
-            // Wraps, like torch's `neg`.
+            // The negation wraps around, like torch's `neg`.
             Self::Integer(value) if signs.negative => {
                 let bits = dtype.size() * 8;
                 let wrapped = value.wrapping_neg() & ((1 << bits) - 1);
@@ -72,7 +73,7 @@ impl Number {
         }
     }
 
-    /// Its parts as real numbers: two for a complex number, otherwise one.
+    /// Returns the number's parts as real numbers: two for a complex number, otherwise one.
     pub(super) fn parts(self) -> impl Iterator<Item = f64> {
         #[expect(
             clippy::cast_precision_loss,
@@ -87,12 +88,12 @@ impl Number {
         std::iter::once(first).chain(second)
     }
 
-    /// A part of a float element, for display.
+    /// Returns a part of a float element as a number that can be displayed.
     pub(super) fn of_part(dtype: DType, value: f64) -> Self {
         Self::Real(Part { value, narrow: !is_wide(dtype) })
     }
 
-    /// The value of an integer, or of a bool as 0 or 1; `None` for a float or a complex number.
+    /// Returns the value of an integer, or 0 or 1 for a bool. Returns `None` for a float or a complex number.
     pub(super) fn whole(self) -> Option<i128> {
         match self {
             Self::Integer(value) => Some(value),
@@ -174,12 +175,12 @@ pub(super) fn parts_of(dtype: DType) -> usize {
     if dtype.kind() == Kind::Complex { 2 } else { 1 }
 }
 
-/// Returns true if the parts of a type are f64. All other floats fit f32 exactly.
+/// Returns true if the parts of a type are f64. The values of all other float types fit f32 exactly.
 pub(super) fn is_wide(dtype: DType) -> bool {
     matches!(dtype, DType::Float64 | DType::Complex128)
 }
 
-/// Decodes a block of a type that is not wide. `out` has room for one number per part.
+/// Decodes a block of a float or complex type that is not wide. `out` has room for one number per part.
 pub(super) fn decode_narrow(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f32]) {
     match dtype {
         DType::Float32 | DType::Complex64 => {
@@ -207,7 +208,7 @@ pub(super) fn decode_narrow(dtype: DType, bytes: &[u8], signs: Signs, out: &mut 
     apply(signs, parts_of(dtype), out, |value| *value = -*value);
 }
 
-/// Decodes a block of a wide type.
+/// Decodes a block of a wide type, that is, one whose parts are f64.
 pub(super) fn decode_wide(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f64]) {
     for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *out = f64::from_le_bytes(*bytes);
@@ -217,7 +218,7 @@ pub(super) fn decode_wide(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f
 
 /// Decodes floats of any type to f64, for the element-by-element pass. `out` has room for one number per part.
 pub(super) fn decode_parts(dtype: DType, bytes: &[u8], signs: Signs, out: &mut [f64]) {
-    /// Numbers per piece: few enough for the stack, many enough for efficient inner loops.
+    /// The number of values that are decoded at a time: few enough for the stack, but enough for efficient inner loops.
     const PIECE: usize = 64;
     if is_wide(dtype) {
         return decode_wide(dtype, bytes, signs, out);
@@ -246,14 +247,14 @@ fn bfloat(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Converts a float16. It has no branches (unlike the `half` crate's conversion), so the compiler can vectorise a loop
-/// over it.
+/// Converts a float16 to f32. Unlike the `half` crate's conversion, this one has no branches, so the compiler can
+/// vectorise loops that call it.
 #[inline(always)]
 fn half_float(bits: u16) -> f32 {
-    /// 112, the difference of the exponents' biases, shifted to the exponent field.
+    /// The difference between the biases of the two exponents (112), shifted to the exponent field.
     const REBIAS: u32 = 112 << 23;
-    /// 2^-14 as f32, the smallest normal half. Adding a subnormal half's mantissa to its bits, and then subtracting
-    /// this number from the result, gives the half's value.
+    /// The bits of 2^-14 as f32, which is the smallest normal half. To convert a subnormal half, its mantissa is added
+    /// to these bits, and 2^-14 is subtracted from the resulting f32.
     const MIN_NORMAL: u32 = 113 << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let subnormal = (f32::from_bits(magnitude + MIN_NORMAL) - f32::from_bits(MIN_NORMAL)).to_bits();

@@ -1,4 +1,4 @@
-//! Compares single elements and reads their values.
+//! Compares single elements of tensors and reads their values.
 
 use opt_shared::capture::DType;
 use opt_shared::settings::Nonfinite;
@@ -7,7 +7,8 @@ use super::compare::{COMPARE_CHUNK, Rules, judge_parts, judge_whole};
 use super::decode::Number;
 use super::tolerance::Tolerance;
 
-/// Returns true if an element differs from the expected one by more than the tolerance. Both are given as bytes.
+/// Returns true if an element differs from the expected one by more than the tolerance. Both elements are passed as
+/// bytes.
 pub(crate) fn differs(dtype: DType, expected: &[u8], actual: &[u8], tolerance: Tolerance) -> bool {
     let rules = Rules { tolerance, nonfinite: Nonfinite::Match, poison: None, chunk: COMPARE_CHUNK };
     let (expected, actual) = (Number::read(dtype, expected), Number::read(dtype, actual));
@@ -20,7 +21,7 @@ pub(crate) fn differs(dtype: DType, expected: &[u8], actual: &[u8], tolerance: T
     }
 }
 
-/// The element's value; for a complex number, its real part.
+/// Returns the element's value. For a complex number, this is the real part.
 pub(crate) fn value(dtype: DType, element: &[u8]) -> f64 {
     Number::read(dtype, element).parts().next().unwrap_or(f64::NAN)
 }

@@ -1,7 +1,7 @@
-//! Gathers facts that explain a wrong output to people: positions, values, counts, ranges, and the pattern of the
+//! Describes how an output is wrong: the positions and values of wrong elements, counts, ranges, and the pattern of the
 //! errors.
 //!
-//! This is a second pass over the same bytes, element by element. It does not change the verdict, and may be slow,
+//! This is the second pass over the same bytes, element by element. It does not change the verdict. It may be slow,
 //! because few comparisons need it.
 
 use opt_shared::capture::DType;
@@ -12,7 +12,7 @@ use super::decode::{Number, Signs, decode_parts, parts_of};
 use super::feed::Feed;
 use super::norm::SquareSum;
 
-/// The largest number of bad elements whose coordinates are listed.
+/// The maximum number of bad elements whose coordinates are listed.
 const MAX_LISTED: usize = 8;
 
 /// The number of elements that are decoded at a time.
@@ -22,9 +22,9 @@ const BLOCK_ELEMENTS: usize = 256;
 struct ValueSummary {
     nan: u64,
     infinite: u64,
-    /// Smallest and largest finite part.
+    /// The smallest and the largest finite part.
     floats: (f64, f64),
-    /// Smallest and largest value of an exact type. Such values may not fit f64.
+    /// The smallest and the largest value of an integer type or of bool. These values may not fit f64.
     wholes: (i128, i128),
 }
 
@@ -67,13 +67,13 @@ impl ValueSummary {
     }
 }
 
-/// The elements that fail. They may be added in any order.
+/// The elements that fail. They may be added in any order of their positions.
 #[derive(Default)]
 struct BadElements {
     count: u64,
-    /// The smallest row-major positions, at most `MAX_LISTED`, in ascending order.
+    /// The smallest row-major positions of failing elements, in ascending order. There are at most `MAX_LISTED`.
     first: Vec<u64>,
-    /// True if one of the elements differs from the poison, or if there is no poison.
+    /// True if at least one of the failing elements differs from the poison, or if there is no poison.
     written: bool,
 }
 
@@ -88,8 +88,8 @@ impl BadElements {
         self.first.truncate(MAX_LISTED);
     }
 
-    /// Returns the pattern of the bad elements. The pattern is exact: `Tail` and `FromRow` mean that every element from
-    /// that position on is bad and none before it.
+    /// Returns the pattern of the bad elements. Patterns are exact: `Tail` and `FromRow` mean that every element from
+    /// that position on is bad, and that no element before it is.
     fn pattern(&self, shape: &[u64], elements: u64) -> Pattern {
         let Some(&from) = self.first.first() else {
             return Pattern::Scattered;
@@ -104,7 +104,7 @@ impl BadElements {
             return Pattern::Scattered;
         }
         let row: u64 = shape.get(1..).unwrap_or_default().iter().product();
-        // In one dimension every element is a row, and "tail" is more informative.
+        // In a one-dimensional tensor every element is a row, so `Tail` is more informative.
         if shape.len() > 1 && from.is_multiple_of(row) {
             Pattern::FromRow { row: from / row }
         } else {
@@ -113,8 +113,8 @@ impl BadElements {
     }
 }
 
-/// Returns the mismatch, and the relative L2 error over all finite pairs. The mismatch shows the first element that
-/// fails or, if none does, the one at `fallback_position`.
+/// Returns the mismatch, and the relative L2 error over all pairs of finite numbers. The mismatch shows the first
+/// element that fails or, if no element fails, the element at `fallback_position`.
 pub(super) fn gather(
     feed: &mut Feed<'_>,
     subject: &Subject<'_>,
@@ -142,7 +142,8 @@ pub(super) fn gather(
                 bad.written = bad.written
                     || !rules.poison.is_some_and(|poison| pair[1].iter().all(|&byte| byte == poison));
             }
-            // If only the norm is too large, no element fails, and the worst one is shown.
+            // If only the norm is too large, no element fails. Then the element at `fallback_position`, which has the
+            // largest error, is shown.
             let wanted = if fails {
                 shown.is_none_or(|(earlier, ..)| position < earlier)
             } else {
@@ -219,8 +220,8 @@ pub(super) fn gather(
     Ok((mismatch, relative_l2))
 }
 
-/// Absolute and relative error of one element; for a complex number, of the part with the larger error. NaN if either
-/// value is NaN.
+/// Returns the absolute and the relative error of one element. For a complex number, these are the errors of the part
+/// with the larger error. If either value is NaN, the errors are NaN.
 fn errors(expected: Number, actual: Number) -> (f64, f64) {
     if let (Some(expected), Some(actual)) = (expected.whole(), actual.whole()) {
         #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]

@@ -1,25 +1,26 @@
-//! Fetches two tensors tile by tile into buffers of a fixed size.
+//! Reads two tensors piece by piece (in tiles) into buffers of a fixed size.
 //!
-//! Owns the memory of a pass over two tensors: at most two chunks, however large the tensors are. `layout` decides the
-//! order.
+//! This file owns the memory for a pass over two tensors. It is at most two chunks, however large the tensors are.
+//! `layout` decides the order in which tiles are read.
 
 use opt_shared::units::{Bytes, to_index};
 
 use super::compare::{ByteSource, BytesSource, CompareError};
 use super::layout::{Tile, Walk};
 
-/// Smallest chunk: half of it has room for the largest element (complex128).
+/// The smallest chunk, in bytes. Half of it has room for the largest element (complex128).
 const SMALLEST_CHUNK: usize = 64;
 
-/// A walk over two tensors, with their sources and buffers.
+/// A walk over two tensors, with the sources that are read and the buffers that receive the bytes.
 pub(super) struct Feed<'s> {
     walk: Walk,
     /// The size of an element, in bytes.
     size: usize,
     sources: [(&'s mut dyn BytesSource, ByteSource); 2],
-    /// The current tile of each tensor, for the caller.
+    /// The contents of the current tile of each tensor, which are passed to the caller.
     tiles: [Vec<u8>; 2],
-    /// For each tensor, a buffer for reads that contain bytes between the wanted elements. Empty if the walk is dense.
+    /// For each tensor, a buffer for reads that also contain bytes between the wanted elements. It is empty if the walk
+    /// is dense.
     scratch: [Vec<u8>; 2],
 }
 
@@ -30,7 +31,7 @@ impl<'s> Feed<'s> {
         sources: [(&'s mut dyn BytesSource, ByteSource); 2],
         chunk: Bytes,
     ) -> Result<Self, CompareError> {
-        // If the walk is dense, a tensor needs no more than its own size.
+        // If the walk is dense, a buffer need not be larger than the tensor.
         let whole = Bytes::new(walk.elements().saturating_mul(size));
         let wanted = if walk.dense() { chunk.min(whole) } else { chunk };
         let chunk = wanted.to_usize().max(SMALLEST_CHUNK);
@@ -50,14 +51,14 @@ impl<'s> Feed<'s> {
         &self.walk
     }
 
-    /// Fetches the tiles one after the other, and passes the bytes of both sides to `use_tile`.
+    /// Fetches the tiles one after another, and passes the bytes of both tensors to `use_tile`.
     pub(super) fn each_tile(
         &mut self,
         mut use_tile: impl FnMut(&Walk, &Tile, [&[u8]; 2]) -> Result<(), CompareError>,
     ) -> Result<(), CompareError> {
         let limit = (self.tiles[0].len() / self.size) as u64;
         for tile in self.walk.tiles(limit) {
-            // This is at most the buffer's length.
+            // A tile has at most `limit` elements, so this is at most the buffer's length.
             let length = to_index(tile.elements()) * self.size;
             for index in 0..2 {
                 let (source, side) = &mut self.sources[index];

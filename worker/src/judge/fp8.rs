@@ -1,8 +1,9 @@
-//! The values of the four eight-bit float formats, in one table each, computed at compile time.
+//! Contains a table of all values for each of the four eight-bit float formats. The tables are computed at compile
+//! time.
 
 use opt_shared::capture::DType;
 
-/// The value of every code. `dtype` is one of the eight-bit floats.
+/// Returns the value of every code of `dtype`, which must be one of the eight-bit floats.
 pub(super) fn fp8_table(dtype: DType) -> &'static [f32; 256] {
     match dtype {
         DType::Float8E4M3Fn => &E4M3FN,
@@ -21,9 +22,9 @@ static E5M2FNUZ: [f32; 256] = fp8(5, 2, 16, Special::NanNegativeZero);
 enum Special {
     /// As in IEEE 754: infinities and NaN have the largest exponent.
     Ieee,
-    /// No infinities; NaN if all bits of exponent and mantissa are set.
+    /// There are no infinities. A value is NaN if all bits of exponent and mantissa are set.
     NanAllOnes,
-    /// No infinities and a single zero; NaN in place of -0.
+    /// There are no infinities, and there is only one zero. The code of -0 is NaN.
     NanNegativeZero,
 }
 

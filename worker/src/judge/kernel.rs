@@ -1,26 +1,26 @@
-//! The hot loop: compares two blocks of numbers in independent lanes.
+//! Compares two blocks of numbers in independent lanes. This is the hot loop of a comparison.
 //!
-//! For each block it computes the sums of squares, and whether `tally` has to examine the block element by element. The
-//! lanes do not depend on each other's sums, so the compiler turns them into vector code.
+//! For each block, this computes the sums of squares, and whether `tally` has to examine the block element by element.
+//! The lanes do not depend on each other's sums, so the compiler can generate vector code.
 
-/// Number of independent accumulators: two vectors of 256 bits, or four of 128.
+/// The number of independent accumulators. They fit into two vectors of 256 bits, or four of 128 bits.
 const LANES: usize = 8;
 
-/// Limits within which a block need not be examined element by element.
+/// Limits on the errors in a block. If no error exceeds them, the block need not be examined element by element.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) rtol: f64,
     pub(super) atol: f64,
-    /// Largest absolute error so far.
+    /// The largest absolute error so far.
     pub(super) absolute: f64,
-    /// Largest relative error so far.
+    /// The largest relative error so far.
     pub(super) relative: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
-    /// True if an element fails, is not finite, or has the largest error so far, or if the squares of the errors
-    /// overflow. The block must then be examined element by element, and the sums must not be used.
+    /// True if an element fails, is not finite, or has a new largest error, or if the squares of the errors overflow.
+    /// In these cases the block must be examined element by element, and the sums must not be used.
     pub(super) needs_elements: bool,
     pub(super) difference_squares: f64,
     pub(super) expected_squares: f64,
@@ -33,13 +33,14 @@ fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let difference = (actual - expected).abs();
     let magnitude = expected.abs();
     let tolerance = bounds.atol + bounds.rtol * magnitude;
-    // If 0 is expected, there is no relative error, and only the other bounds count.
+    // If 0 is expected, there is no relative error, so only the other two bounds apply.
     let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
     let bound = smaller(smaller(tolerance, relative), bounds.absolute);
     (difference - bound, difference * difference, expected * expected)
 }
 
-/// The smaller number, in a single instruction. `f64::min` needs more, because it handles NaN.
+/// Returns the smaller number. This compiles to a single instruction, whereas `f64::min` needs several because it
+/// handles NaN.
 #[inline(always)]
 fn smaller(left: f64, right: f64) -> f64 {
     if left < right { left } else { right }
@@ -47,7 +48,7 @@ fn smaller(left: f64, right: f64) -> f64 {
 
 /// Compares two blocks of the same length. `T` is f32 or f64.
 pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds: Bounds) -> BlockSums {
-    // One array per figure, so that a vector register holds the same figure of several lanes.
+    // Each figure has an array of its own, so that a vector register contains the same figure for several lanes.
     let (mut excess, mut differences, mut magnitudes) = ([0.0_f64; LANES], [0.0; LANES], [0.0; LANES]);
     let mut lane = |lane: usize, expected: T, actual: T| {
         let (over, difference_square, expected_square) = take(expected.into(), actual.into(), bounds);
@@ -67,8 +68,8 @@ pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds:
     }
     let difference_squares: f64 = differences.iter().sum();
     BlockSums {
-        // A value that is not finite makes the difference and its sum NaN or infinite. The excess alone would miss it,
-        // because comparisons with NaN are false.
+        // A value that is not finite makes the sum of the differences NaN or infinite. `excess` alone would miss such a
+        // value, because comparisons with NaN are false.
         needs_elements: excess.iter().any(|&over| over > 0.0) || !difference_squares.is_finite(),
         difference_squares,
         expected_squares: magnitudes.iter().sum(),

@@ -1,19 +1,20 @@
-//! Walks two strided tensors of the same shape together, in bounded pieces.
+//! Reads two strided tensors of the same shape together, in pieces of limited size.
 //!
-//! Owns the geometry: the order of the elements, the division of the walk into tiles that fit a buffer, the reads that
-//! fetch one tensor's part of a tile, and the coordinates of an element.
+//! This file decides the order of the elements, the tiles (boxes of elements that fit a buffer), the reads that fetch
+//! one tensor's part of a tile, and the coordinates of an element.
 //!
-//! Axes are visited in descending order of the first tensor's strides, so that it is read from front to back in any
-//! layout (channels_last, a transpose, an expanded axis). Axes that continue one another are merged. If both tensors
-//! have no gaps and the same order, the walk is one run of memory, read straight into the buffer. If the two layouts
-//! differ, tiles grow along the fast axes of both in turn, so that neither tensor is read one element at a time.
+//! Axes are visited in descending order of the first tensor's strides, so that this tensor is read from front to back
+//! in any layout (channels_last, a transpose, an expanded axis). Axes that continue each other in memory are merged. If
+//! neither tensor has gaps and both have the same order, tiles are read directly into the buffer. If the two layouts
+//! differ, tiles are extended along the fast axes of both tensors in turn, so that neither tensor is read one element
+//! at a time.
 
 use opt_shared::units::{Bytes, to_index};
 
 use super::compare::BytesSource;
 
-/// Bytes that may be read for each wanted element: about what a memory copy moves during one system call. Beyond
-/// that, a separate read is cheaper.
+/// The number of bytes that a read may contain for each wanted element: about as many as can be copied in the time of
+/// one system call. If a read would contain more, separate reads are cheaper.
 const WASTE_PER_ELEMENT: u64 = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,28 +27,28 @@ pub enum LayoutError {
     Overflow { shape: Vec<u64>, stride: Vec<u64> },
 }
 
-/// An axis of the walk; strides are in elements.
+/// An axis of the walk. Strides are in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: u64,
     /// The strides in the first and in the second tensor.
     stride: [u64; 2],
-    /// The stride in row-major positions.
+    /// The difference in row-major position between two neighbours along this axis.
     logical: u64,
 }
 
 /// The order in which the elements of two tensors of the same shape are visited.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
-    /// Outermost first. Axes of size one are left out, and neighbouring axes are merged where possible.
+    /// The axes, the outermost first. Axes of size one are left out, and neighbouring axes are merged where possible.
     axes: Vec<Axis>,
     shape: Vec<u64>,
     elements: u64,
-    /// True if both tensors lie in memory without gaps, in the order of the walk.
+    /// True if the elements of both tensors lie in memory without gaps and in the order of the walk.
     dense: bool,
 }
 
-/// A box of the walk, with an `origin` and an `extent` for each axis.
+/// A box of elements, with an `origin` and an `extent` along each axis of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     origin: Vec<u64>,
@@ -59,7 +60,8 @@ impl Tile {
         self.extent.iter().product()
     }
 
-    /// The stride of each axis in a buffer in the tile's order, in which the last axis of the walk changes fastest.
+    /// Returns the stride of each axis in a buffer that contains the tile. In the buffer, the last axis of the walk
+    /// changes fastest.
     fn tile_strides(&self) -> Vec<u64> {
         let mut tile_strides = vec![1; self.extent.len()];
         for axis in (1..tile_strides.len()).rev() {
@@ -70,13 +72,14 @@ impl Tile {
 }
 
 impl Walk {
-    /// `first` and `second` are the strides of the two tensors, in elements; `size` is an element's size, in bytes.
+    /// `first` and `second` are the strides of the two tensors, in elements. `size` is an element's size, in bytes.
     pub(super) fn new(shape: &[u64], first: &[u64], second: &[u64], size: u64) -> Result<Self, LayoutError> {
         for stride in [first, second] {
             if stride.len() != shape.len() {
                 return Err(LayoutError::Rank { shape: shape.to_vec(), strides: stride.len() });
             }
-            // Everything computed below is a part of the sums and products that this checks, so nothing can overflow.
+            // Every value that is computed below is a part of the sums and products checked here, so nothing can
+            // overflow.
             checked_extent_bytes(shape, stride, size)
                 .ok_or_else(|| LayoutError::Overflow { shape: shape.to_vec(), stride: stride.to_vec() })?;
         }
@@ -91,7 +94,7 @@ impl Walk {
                 logical *= shape[axis];
             }
             axes.reverse();
-            // A stable sort, so that axes of equal strides (expanded ones) stay in row-major order.
+            // The sort is stable, so that axes with equal strides (expanded axes) stay in row-major order.
             axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
             axes = merged(&axes);
         }
@@ -112,15 +115,15 @@ impl Walk {
         self.dense
     }
 
-    /// Tiles of at most `limit` elements, which together contain each element once. If both tensors have the same
-    /// strides, the tiles visit the elements in the order of the walk.
+    /// Returns tiles of at most `limit` elements, which together contain each element once. If both tensors have the
+    /// same strides, the tiles visit the elements in the order of the walk.
     pub(super) fn tiles(&self, limit: u64) -> Boxes {
         let sizes: Vec<u64> = self.axes.iter().map(|axis| axis.size).collect();
         let step = if self.elements == 0 { Vec::new() } else { self.tile_extent(limit.max(1)) };
         Boxes::new(sizes, step, self.elements == 0)
     }
 
-    /// The extent of a tile of at most `limit` elements.
+    /// Returns the extent of a tile of at most `limit` elements along each axis.
     fn tile_extent(&self, limit: u64) -> Vec<u64> {
         let mut extent = vec![1_u64; self.axes.len()];
         let fast_axes = [self.by_rising_stride(0), self.by_rising_stride(1)];
@@ -128,8 +131,8 @@ impl Walk {
         while grew {
             grew = false;
             for order in &fast_axes {
-                // Grow only along the fastest axis that is not complete yet. Growing along a slower one would change
-                // the order.
+                // Extend the tile only along the fastest axis that is not complete yet. Extending it along a slower
+                // axis would change the order.
                 let Some(&axis) = order.iter().find(|&&axis| extent[axis] < self.axes[axis].size) else {
                     continue;
                 };
@@ -151,7 +154,7 @@ impl Walk {
         order
     }
 
-    /// The row-major position of an element of a tile.
+    /// Returns the row-major position of an element of a tile.
     pub(super) fn position(&self, tile: &Tile, mut index: u64) -> u64 {
         let mut position = 0;
         for (axis, (&origin, &extent)) in self.axes.iter().zip(tile.origin.iter().zip(&tile.extent)).rev() {
@@ -171,8 +174,8 @@ impl Walk {
         coordinates
     }
 
-    /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives reads that contain
-    /// other bytes too. Unless the walk is dense, it must have room for an element.
+    /// Fills `out` with one tensor's elements of a tile, in the tile's order. Reads that also contain other bytes go to
+    /// `scratch`, which must have room for an element unless the walk is dense.
     pub(super) fn fetch(
         &self,
         side: usize,
@@ -199,7 +202,7 @@ impl Walk {
                 1 + piece.extent.iter().zip(&strides).map(|(&e, &stride)| (e - 1) * stride).sum::<u64>();
             let in_order =
                 (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == tile_strides[axis]);
-            // Neither exceeds the length of its buffer, which is a `usize`.
+            // Neither value exceeds the length of its buffer, so both fit `usize`.
             let at = to_index(offset) * size;
             let length = to_index(span) * size;
             if in_order && span == piece.elements() {
@@ -219,8 +222,9 @@ impl Walk {
         Ok(())
     }
 
-    /// The extent of the part of a tile that one read fetches. It grows along the axes, in ascending order of their
-    /// strides, as long as the read fits the scratch buffer and contains few enough unwanted bytes.
+    /// Returns the extent of the part of a tile that one read fetches. The part is extended along one axis after
+    /// another, in ascending order of their strides, while the read fits the scratch buffer and contains few enough
+    /// unwanted bytes.
     fn read_extent(&self, side: usize, tile: &Tile, width: u64, scratch: u64) -> Vec<u64> {
         let mut step = vec![1; self.axes.len()];
         let (mut span, mut count) = (1, 1);
@@ -237,7 +241,7 @@ impl Walk {
                 count *= whole;
                 continue;
             }
-            // The part of the axis that fits. The span grows with it, so a binary search finds it.
+            // A binary search finds the largest part of the axis that fits.
             let (mut low, mut high) = (1, whole);
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
@@ -250,7 +254,7 @@ impl Walk {
     }
 }
 
-/// A failed read. The caller adds the name of the tensor.
+/// A failed read. The caller adds which tensor was read.
 #[derive(Debug)]
 pub(super) struct ReadError {
     pub(super) offset: u64,
@@ -267,8 +271,8 @@ fn dot(left: &[u64], right: &[u64]) -> u64 {
     left.iter().zip(right).map(|(&l, &r)| l * r).sum()
 }
 
-/// The number of bytes from the first element to the end of the last. `None` if it or the size of all elements does not
-/// fit in 63 bits (file offsets are signed).
+/// Returns the number of bytes from the first element to the end of the last. `None` if this number, or the size of all
+/// elements, does not fit in 63 bits (file offsets are signed).
 fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
@@ -283,7 +287,7 @@ fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64>
         .and_then(limit)
 }
 
-/// Merges each axis with the previous one if both tensors, and the row-major order, continue across them without a gap.
+/// Merges each axis with the previous one if, in both tensors and in row-major order, there is no gap between them.
 fn merged(axes: &[Axis]) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
     for &inner in axes {
@@ -308,8 +312,7 @@ fn scatter<const SIZE: usize>(
     strides: &[u64],
     tile_strides: &[u64],
 ) {
-    // The inner loop copies along the longest axis. A piece has at least one axis; otherwise it would have been read
-    // directly.
+    // The inner loop copies along the longest axis. A piece without axes was read directly into the tile.
     let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
     let (row, window_step, out_step) =
         (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(tile_strides[inner]) * SIZE);
@@ -343,7 +346,7 @@ fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> boo
     false
 }
 
-/// Divides a box of `sizes` into boxes of at most `step`. The last axis changes fastest.
+/// Divides a box of size `sizes` into boxes of at most `step`. The last axis changes fastest.
 #[derive(Clone, Debug)]
 pub(super) struct Boxes {
     sizes: Vec<u64>,
@@ -381,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// A source whose bytes are a function of their offset. It counts the reads and the bytes read.
+    /// A source whose bytes are a function of their offset. It counts the reads, and the bytes that were read.
     struct Counting {
         length: u64,
         reads: u64,

@@ -1,7 +1,8 @@
-//! The judge: compares an output with the recorded one, detects elements that were never written, and evaluates times.
+//! Judges results: compares an output with the recorded one, detects elements that were never written, and evaluates
+//! times.
 //!
-//! This module only computes. It uses no file, process or clock, and assigns no status: the caller maps a result to a
-//! status.
+//! This module only computes. It does not access files, processes or clocks. It assigns no status either, because
+//! callers derive the status from its results.
 
 pub(crate) mod change;
 pub(crate) mod check;

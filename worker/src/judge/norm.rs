@@ -1,15 +1,18 @@
-//! Euclidean norms that neither overflow nor underflow.
+//! Computes Euclidean norms without overflow or underflow.
 //!
-//! Squares of f64 overflow long before the values do. As in LAPACK 3.10's `dnrm2` (Blue's algorithm), values are
-//! squared in one of three bins by magnitude, and each bin has its own scale.
+//! The square of an f64 can overflow although the value itself is far below the largest f64. Therefore, as in LAPACK
+//! 3.10's `dnrm2` (Blue's algorithm), squares are summed in three bins for values of different magnitude, and each bin
+//! has its own scale.
 
-/// Values of at least `LARGE` go to the large bin, values below `SMALL` to the small one. Squares of the values in
-/// between are at most 2^960, so 2^63 of them can be summed.
+/// The lower bound of the large bin. Values below `SMALL` go to the small bin. Squares of the values in between are at
+/// most 2^960, so 2^63 of them can be summed.
 const LARGE: f64 = power_of_two(480);
 const SMALL: f64 = power_of_two(-480);
-/// Scale of the large bin: the largest f64 becomes 2^484, and its square 2^968.
+/// The scale of the large bin, as a power of two. Divided by it, the largest f64 becomes 2^484, and its square is
+/// 2^968.
 const LARGE_EXPONENT: i32 = 540;
-/// Scale of the small bin: the smallest subnormal becomes 2^-474, and its square 2^-948.
+/// The scale of the small bin, as a power of two. Divided by it, the smallest subnormal becomes 2^-474, and its square
+/// is 2^-948.
 const SMALL_EXPONENT: i32 = -600;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,7 +47,7 @@ impl SquareSum {
         self.large += other.large;
     }
 
-    /// The norm, as a number and a power of two.
+    /// Returns the norm as a number and the exponent of the power of two by which to multiply it.
     fn norm(self) -> (f64, i32) {
         let shift = |sum: f64, exponent: i32| sum * power_of_two(exponent) * power_of_two(exponent);
         if self.large > 0.0 {
@@ -56,7 +59,7 @@ impl SquareSum {
         }
     }
 
-    /// Returns ‖self‖ / ‖other‖. Zero divided by zero is 0; any other norm divided by zero is infinite.
+    /// Returns ‖self‖ / ‖other‖. Zero divided by zero counts as 0. Any other norm divided by zero is infinite.
     pub(super) fn relative_to(self, other: Self) -> f64 {
         let ((difference, up), (reference, down)) = (self.norm(), other.norm());
         if difference == 0.0 {
@@ -65,13 +68,13 @@ impl SquareSum {
         if reference == 0.0 {
             return f64::INFINITY;
         }
-        // Multiply in two steps, because the power alone may overflow f64 although the ratio does not.
+        // This multiplies in two steps, because the power of two alone may overflow f64 although the ratio does not.
         let exponent = up - down;
         difference / reference * power_of_two(exponent / 2) * power_of_two(exponent - exponent / 2)
     }
 }
 
-/// 2^exponent, for the exponents of normal numbers.
+/// Returns 2^exponent. The exponent must be that of a normal number.
 #[expect(clippy::cast_sign_loss, reason = "a normal number's exponent is above -1023")]
 const fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)

@@ -1,6 +1,6 @@
 //! Estimates the scale S of a tensor: a magnitude that few elements of a sample exceed, computed before the comparison.
 //!
-//! Owns the choice of the sample. `tolerance` uses S.
+//! This file also chooses the sample. `tolerance` uses S.
 
 use opt_shared::capture::DType;
 use opt_shared::units::{Bytes, to_index};
@@ -11,36 +11,38 @@ use super::feed::Feed;
 use super::layout::{ReadError, Walk, read};
 use super::tolerance::MIN_SCALE;
 
-/// The largest number of samples of a tensor that is read completely.
+/// The maximum number of samples from a tensor that is read completely.
 const MAX_SAMPLES: u64 = 65_536;
 
 /// Tensors up to this size are read completely.
 const READ_THROUGH: Bytes = Bytes::mib(16);
 
-/// The number of samples of a larger tensor. Each is a separate read, in the worst case from a disk.
+/// The number of samples from a larger tensor. Each sample is a separate read, in the worst case from a disk.
 const SCATTERED_SAMPLES: u64 = 4096;
 
-/// Fractional part of the golden ratio. The fractional parts of its multiples are spread evenly, and do not follow the
-/// period of any shape.
+/// The fractional part of the golden ratio. The fractional parts of its multiples are spread evenly, and do not repeat
+/// with the period of any shape.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// The share of elements whose magnitude is at most S.
+/// The share of the sampled magnitudes that should be at most S.
 const PERCENTILE: f64 = 0.95;
 
-/// The upper bound of S, as a multiple of the median magnitude. Without it, a few huge elements, such as the masked
-/// scores of an attention, would make every other error small.
+/// The upper bound of S, as a multiple of the median magnitude. Without this bound, a few huge elements, such as the
+/// masked scores of an attention, would make S so large that errors in all other elements would be tolerated.
 const MOST_OVER_MEDIAN: f64 = 32.0;
 
 /// Returns S = max(1e-3, min(p95, 32 x median)) of the magnitudes |e| of the finite, non-zero elements e of an evenly
-/// spaced sample. The parts of complex numbers count separately. Zeros say nothing about the scale: after a ReLU, more
-/// than half of the elements may be zero, and the smallest S would reject the rounding errors of a correct kernel.
+/// spaced sample. Each part of a complex number is an element of its own. Zeros are left out because they say nothing
+/// about the scale. After a ReLU, more than half of the elements may be zero. If zeros were included, S could then be
+/// 1e-3, and the rounding errors of a correct kernel would be rejected.
 ///
-/// The median alone would be too small for activations: a GELU whose inputs are mostly negative has mostly tiny
-/// outputs, but each is the difference of numbers near 1, so torch's own results have errors of up to 1e-6 there.
+/// The median alone would be too small for activations. For example, a GELU whose inputs are mostly negative has mostly
+/// tiny outputs. Each of these is computed as the difference of numbers near 1, so even torch's results have errors of
+/// up to 1e-6.
 ///
-/// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
-/// position in the interval varies: at a fixed position, all samples of a matrix whose sizes are powers of two could
-/// lie in one column.
+/// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. The
+/// position of this element in its interval varies, because with a fixed position, all samples of a matrix whose sizes
+/// are powers of two could lie in one column.
 pub fn estimate_scale(
     source: &mut dyn BytesSource,
     dtype: DType,
@@ -61,7 +63,7 @@ pub fn estimate_scale(
         let samples = elements.min(MAX_SAMPLES);
         let mut wanted = (0..samples).map(|sample| sample_at(sample, samples, elements)).peekable();
         let mut visited = 0;
-        // A feed reads two tensors, but only one is needed here.
+        // A feed always reads two tensors, but only one is needed here.
         let mut nothing = Nothing;
         let sources: [(&mut dyn BytesSource, ByteSource); 2] =
             [(source, ByteSource::Expected), (&mut nothing, ByteSource::Expected)];
@@ -93,7 +95,7 @@ pub fn estimate_scale(
     Ok(scale_of(&mut magnitudes).unwrap_or(0.0).max(MIN_SCALE))
 }
 
-/// The position of the sample in the `sample`-th of `samples` equal intervals.
+/// Returns the position of the element to take from the `sample`-th of `samples` equal intervals.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -107,7 +109,7 @@ fn sample_at(sample: u64, samples: u64, elements: u64) -> u64 {
     (start + jitter).min(end - 1)
 }
 
-/// Returns the smaller of the 95th percentile and 32 times the median, or `None` without values.
+/// Returns the smaller of the 95th percentile and 32 times the median, or `None` if there are no values.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -125,7 +127,7 @@ fn scale_of(values: &mut [f64]) -> Option<f64> {
     Some(high.min(MOST_OVER_MEDIAN * median))
 }
 
-/// A source that leaves the buffer as it is.
+/// A source that leaves the buffer unchanged.
 struct Nothing;
 
 impl BytesSource for Nothing {
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn sampled_scale_agrees_with_the_complete_one() {
-        // 8 Mi elements of f32 are 32 MiB, which is sampled; most values are 2, and 3 is as rare as 1.
+        // 8 Mi elements of f32 are 32 MiB, so only samples of them are read. Most values are 2, and 3 is as rare as 1.
         let values: Vec<f32> =
             (0..8 << 20).map(|at| if at % 30 < 28 { 2.0 } else { [1.0, 3.0][at % 2] }).collect();
         assert_eq!(scale(&values), 2.0);

@@ -1,25 +1,26 @@
-//! Statistics of times: summaries of samples, and estimates with intervals over runners or over pairs of blocks.
+//! Evaluates measured times: summarises samples, and estimates times and speed-ups with intervals, from several runners
+//! or from pairs of blocks.
 //!
-//! Pure: the same samples and seed give the same result. The supervisor combines the estimates of many entries into a
+//! The same samples and seed always give the same result. The supervisor combines the estimates of many entries into a
 //! score and a rank.
 
 use opt_shared::outcome::{Estimate, TimeSummary};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples.
+/// The number of resamples of a bootstrap. With this number, 25 resamples lie beyond each bound of a 95 % interval.
 const RESAMPLES: usize = 1000;
 
 /// The quantiles that bound a 95 % interval.
 const INTERVAL: (f64, f64) = (0.025, 0.975);
 
-/// Summarises the samples of one entry. `None` without samples, or if one of them is not finite.
+/// Summarises the samples of one entry. Returns `None` if there are no samples, or if one of them is not finite.
 pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
     let sorted = sorted(samples_ms)?;
     let (&min_time_ms, &max_time_ms) = (sorted.first()?, sorted.last()?);
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
     let count = sorted.len() as f64;
-    // Times are taken relative to the minimum, which preserves differences in their last digits.
+    // Subtracting the minimum first preserves small differences between the times in the sum.
     let mean = min_time_ms + sorted.iter().map(|time| time - min_time_ms).sum::<f64>() / count;
     let squares: f64 = sorted.iter().map(|time| (time - mean).powi(2)).sum();
     let std_time_ms = if sorted.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
@@ -38,25 +39,28 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
     })
 }
 
-/// From this many runners on, the smallest and the largest figure are left out of the mean. A single process that was
-/// disturbed throughout, for example by another virtual machine, would otherwise widen the interval several times.
+/// The number of runners from which on the smallest and the largest figure are left out of the mean. Otherwise, a
+/// single process that was disturbed all the time, for example by another virtual machine, would make the interval
+/// several times as wide.
 const MIN_TO_TRIM: usize = 10;
 
-/// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
+/// Returns the geometric mean of the figures of several runners, with its 95 % interval. A figure is a time or a ratio
+/// of times.
 ///
-/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than
-/// those of several. The interval is therefore Student's interval over the logarithms of the runners' figures. It is
-/// meant to contain the true value in 95 % of all cases, even if runners are added until it is narrow. With one runner
-/// it is unbounded. `None` without figures, or if a figure is not positive and finite.
+/// Processes differ in the addresses of their pages and code, so blocks of the same process agree more closely than
+/// blocks of different processes. Each runner therefore contributes one figure, and the interval is Student's interval
+/// over the logarithms of these figures. The interval is meant to contain the true value in 95 % of all cases, even if
+/// runners are added until it is narrow. With one runner, it is unbounded. Returns `None` if there are no figures, or
+/// if a figure is not positive and finite.
 ///
-/// With `MIN_TO_TRIM` runners or more, it is a trimmed mean with the interval of Tukey and McLaughlin: of n figures,
-/// the h = n - 2 inner ones are averaged, and the half-width is `t(h - 1) · s · √n / h`, where s is the standard
-/// deviation of all figures after the two outer ones are replaced by their neighbours.
+/// With `MIN_TO_TRIM` runners or more, the result is a trimmed mean with the interval of Tukey and McLaughlin: of n
+/// figures, the h = n - 2 inner ones are averaged, and the half-width is `t(h - 1) · s · √n / h`, where s is the
+/// standard deviation of all figures after the two outer ones are replaced by their neighbours.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
     }
-    // Figures are taken relative to the first, which preserves differences in their last digits.
+    // Dividing by the first figure preserves small differences between the figures in the logarithms.
     let first = figures[0];
     let mut logarithms: Vec<f64> = figures.iter().map(|figure| (figure / first).ln()).collect();
     logarithms.sort_unstable_by(f64::total_cmp);
@@ -74,7 +78,7 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The number of figures; a handful.
+/// Returns the number of figures as an f64.
 #[expect(clippy::cast_precision_loss, reason = "a handful of figures")]
 const fn count_of(figures: &[f64]) -> f64 {
     figures.len() as f64
@@ -84,16 +88,17 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / count_of(figures)
 }
 
-/// The share by which the times of one process may differ from those of other processes with the same kernel. A single
-/// process cannot show this difference, so it is assumed. Too large a value keeps a candidate longer than necessary;
-/// too small a value could drop the winner.
+/// The assumed relative difference between the times of one process and those of other processes with the same kernel.
+/// It has to be assumed because it cannot be measured with a single process. If the value is too large, candidates are
+/// kept longer than necessary. If it is too small, the winner could be dropped.
 const UNSEEN_SPREAD: f64 = 0.1;
 
-/// The median ratio of the pairs of a single process, with an interval that is wide enough for other processes too.
-/// `None` without pairs, or if a ratio is not positive and finite.
+/// Returns the median ratio of the pairs of blocks that a single process of each side made. The interval is wide enough
+/// to include the ratios that other processes would have. Returns `None` if there are no pairs, or if a ratio is not
+/// positive and finite.
 ///
-/// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
-/// from the median, and u is `ln(1 + UNSEEN_SPREAD)`.
+/// In logarithms, the half-width is `√(m² + u²)`. Here m is the distance from the median to the farthest ratio, and u
+/// is `ln(1 + UNSEEN_SPREAD)`.
 pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
@@ -104,27 +109,28 @@ pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The 98.75 % quantile of Student's distribution; `None` for 0 degrees of freedom.
+/// Returns the 98.75 % quantile of Student's distribution, or `None` for 0 degrees of freedom.
 ///
-/// A 95 % interval of a fixed number of runners needs the 97.5 % quantile. But runners are added only until the
-/// interval is narrow, so the series may stop because a few runners agree by chance. With the 97.5 % quantile,
-/// intervals would then be too narrow.
+/// With a fixed number of runners, a 95 % interval needs the 97.5 % quantile. But here, runners are added only until
+/// the interval is narrow, so the series may stop because a few runners agree by chance. With the 97.5 % quantile,
+/// intervals would therefore be too narrow.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         25.452, 6.205, 4.177, 3.495, 3.163, 2.969, 2.841, 2.752, 2.685, 2.634, 2.593, 2.560, 2.533, 2.510,
         2.490,
     ];
     let at = degrees.checked_sub(1)?;
-    // Beyond the table, the last value is used, which is slightly too large.
+    // For more degrees of freedom than the table has, the last value is used, which is slightly too large.
     Some(QUANTILES[at.min(QUANTILES.len() - 1)])
 }
 
-/// The quantile at `share` of samples in any order. `None` without samples, or if one of them is not finite.
+/// Returns the quantile at `share` of samples in any order, or `None` if there are no samples or one of them is not
+/// finite.
 pub fn quantile_of(samples: &[f64], share: f64) -> Option<f64> {
     Some(quantile(&sorted(samples)?, share))
 }
 
-/// Half-width of the interval as a share of the value; infinite if this share is undefined.
+/// Returns half the width of the interval as a share of the value, or infinity if this share is undefined.
 pub fn half_width(estimate: &Estimate) -> f64 {
     let share = (estimate.ci_high - estimate.ci_low) / 2.0 / estimate.value.abs();
     if share.is_finite() { share } else { f64::INFINITY }
@@ -139,8 +145,8 @@ fn sorted(samples: &[f64]) -> Option<Vec<f64>> {
     Some(sorted)
 }
 
-/// Linear interpolation between the two nearest ranks (type 7 of Hyndman and Fan; numpy's default). `sorted` must
-/// not be empty.
+/// Returns the quantile at `share`, interpolated linearly between the two nearest ranks (type 7 of Hyndman and Fan,
+/// which is numpy's default). `sorted` must not be empty.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
     let rank = share * (sorted.len() - 1) as f64;
@@ -154,11 +160,11 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
 }
 
-/// Percentile bootstrap of the median. `sorted` must not be empty.
+/// Returns the 95 % interval of the median, computed by a percentile bootstrap. `sorted` must not be empty.
 fn median_interval(sorted: &[f64], seed: u64) -> (f64, f64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let count = sorted.len();
-    // Counts how often each sample was drawn. The median follows from the counts, without sorting the resample.
+    // `drawn` counts how often each sample was drawn, so that the median can be found without sorting the resample.
     let mut drawn = vec![0_usize; count];
     let mut medians = Vec::with_capacity(RESAMPLES);
     for _ in 0..RESAMPLES {
@@ -172,7 +178,7 @@ fn median_interval(sorted: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&medians, INTERVAL.0), quantile(&medians, INTERVAL.1))
 }
 
-/// The value at a rank of the resample in which `sorted[i]` occurs `drawn[i]` times.
+/// Returns the value with this rank in the resample that contains `sorted[i]` `drawn[i]` times.
 fn ranked(sorted: &[f64], drawn: &[usize], rank: usize) -> f64 {
     let mut passed = 0;
     for (&value, &times) in sorted.iter().zip(drawn) {
@@ -181,7 +187,7 @@ fn ranked(sorted: &[f64], drawn: &[usize], rank: usize) -> f64 {
             return value;
         }
     }
-    // Unreachable: the counts add up to the number of samples, and a rank is below that.
+    // This is unreachable, because the counts add up to the number of samples, and a rank is smaller than this number.
     sorted[sorted.len() - 1]
 }
 
@@ -192,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Approximately normal: the sum of twelve uniform numbers, minus six.
+    /// Returns a number with an approximately normal distribution: the sum of twelve uniform numbers, minus six.
     fn normal(rng: &mut SmallRng) -> f64 {
         (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0
     }
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!((summary.p5, summary.p95), (6.0, 96.0));
         assert!((summary.std_time_ms - 858.5_f64.sqrt()).abs() < 1e-9);
         assert_eq!(summary.samples, 101);
-        // The exact interval from the binomial distribution spans the 41st to the 61st sample.
+        // According to the binomial distribution, the exact interval spans the 41st to the 61st sample.
         assert!((39.0..=44.0).contains(&summary.ci_low), "{}", summary.ci_low);
         assert!((58.0..=63.0).contains(&summary.ci_high), "{}", summary.ci_high);
         assert_eq!(summarise(&[1.0, 2.0], 0).map(|summary| summary.median_time_ms), Some(1.5));
@@ -261,7 +267,7 @@ mod tests {
                     (found.ci_low..=found.ci_high).contains(&2.0)
                 })
                 .count();
-            // At least 95 % of two thousand, less four standard deviations of that count.
+            // The lower bound is 95 % of two thousand, less four standard deviations of that count.
             assert!((1861..=2000).contains(&covered), "{covered} of 2000 where runners differ by {spread}");
         }
     }
@@ -284,7 +290,7 @@ mod tests {
         let after = over_runners(&figures).expect("positive");
         assert!((after.value / before.value - 1.0).abs() < 0.001, "{before:?} {after:?}");
         assert!(half_width(&after) < 1.3 * half_width(&before), "{before:?} {after:?}");
-        // With fewer runners, the disturbed one cannot be told from a difference between processes.
+        // With fewer runners, the disturbed one cannot be distinguished from a normal difference between processes.
         assert!(0.1 < half_width(&over_runners(&figures[..9]).expect("positive")));
     }
 

@@ -1,9 +1,9 @@
-//! The first pass over two tensors, with the counts, the largest errors and the L2 norms (also of stretches of
-//! elements) that decide the verdict.
+//! Makes the first pass over two tensors: computes the number of failures, the largest errors, and the L2 norms of the
+//! whole tensor and of chunks. These figures decide the verdict.
 //!
-//! It goes block by block. A block is examined element by element if it has a failure, a value that is not finite, a
-//! new largest error, squares too small or too large for f64, or integers or bools that differ or have to be negated.
-//! `compare` judges an element, and `kernel` contains the hot loop.
+//! The pass goes from block to block. A block is examined element by element if it contains a failure, a value that is
+//! not finite, a new largest error, squares that are too small or too large for f64, or integers or bools that differ
+//! or have to be negated. `compare` judges an element, and `kernel` contains the hot loop.
 
 use opt_shared::settings::Nonfinite;
 
@@ -16,13 +16,15 @@ use super::kernel::{BlockSums, Bounds, examine};
 use super::layout::{Tile, Walk};
 use super::norm::SquareSum;
 
-/// The number of values per call of the hot loop. The decoded values of both tensors fit into the first-level cache.
+/// The number of values for which the hot loop is called at a time. The decoded values of both tensors fit into the
+/// first-level cache.
 const BLOCK_PARTS: usize = 1024;
 
-/// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
+/// The smallest sum of squares that is accurate if it was computed without scaling. Underflow is negligible in sums of
+/// at least this size.
 const MIN_PLAIN_SQUARES: f64 = 1e-270;
 
-/// The row-major positions of the element with the largest finite error, and of the first element that failed in the
+/// The row-major positions of two elements: the one with the largest finite error, and the first one that failed in the
 /// order of the walk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extremes {
@@ -38,10 +40,11 @@ struct Records {
 }
 
 impl Records {
-    /// Records one error. Returns true if it is the largest absolute error so far.
+    /// Updates the largest errors with one error. Returns true if this is the largest absolute error so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
-        // Most elements of a failing block set no record, so dividing only here is faster.
+        // The condition needs no division, so the slow division is done only for a new largest relative error. Most
+        // elements of a failing block do not have one.
         if difference > self.relative * expected.abs() && expected != 0.0 {
             self.relative = difference / expected.abs();
         }
@@ -53,14 +56,15 @@ impl Records {
     }
 }
 
-/// The relative L2 error of each chunk of elements, in the order of the walk.
+/// Computes the relative L2 errors of chunks of elements, in the order of the walk.
 #[derive(Default)]
 struct Chunks {
     elements: u64,
     current: Norms,
-    /// The last full chunk. The elements after it are added to it if they do not fill another chunk.
+    /// The norms of the last full chunk. If the elements after this chunk do not fill another one, they are added to
+    /// it.
     full: Option<Norms>,
-    /// The largest relative error of a finished chunk.
+    /// The largest relative L2 error of a finished chunk.
     worst: f64,
 }
 
@@ -82,7 +86,7 @@ impl Norms {
 }
 
 impl Chunks {
-    /// The number of elements that still fit the current chunk; never 0.
+    /// Returns the number of elements by which the current chunk can still grow. It is never 0.
     fn room(&self) -> u64 {
         L2_CHUNK_ELEMENTS - self.elements
     }
@@ -99,7 +103,8 @@ impl Chunks {
 
     fn close(&mut self, norms: Option<Norms>) {
         let relative = norms.map_or(0.0, Norms::relative);
-        // A NaN means that the norms exceed f64. Such a chunk is the worst of all, but `max` would ignore the NaN.
+        // A NaN means that the norms exceed f64. Such a chunk has the worst error possible, but `max` would ignore the
+        // NaN.
         self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
     }
 
@@ -144,7 +149,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds a tile to the tally. `bytes` has the expected and the actual elements.
+    /// Adds a tile to the tally. `bytes` are the expected and the actual elements.
     pub(super) fn take_tile(
         &mut self,
         walk: &Walk,
@@ -173,13 +178,14 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Returns empty norms if a block of integers or bools has the same bytes on both sides and no sign to apply,
-    /// because norms do not judge these types. Returns `None` if the block must be examined element by element.
+    /// Returns norms of zero if the bytes of the two blocks are equal and need not be negated. (The norms of integers
+    /// and bools are not judged.) Otherwise returns `None`, which means that the block must be examined element by
+    /// element.
     fn sum_exact_block(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }
 
-    /// The norms of a block; `None` if it must be examined element by element.
+    /// Returns the norms of a block, or `None` if the block must be examined element by element.
     fn sum_block(&mut self, pair: [&[u8]; 2], elements: usize) -> Option<Norms> {
         let dtype = self.subject.dtype;
         let parts = elements * parts_of(dtype);
@@ -231,7 +237,7 @@ impl<'a> Tally<'a> {
             for (index, (expected, actual)) in (first_index..).zip(elements) {
                 let expected = Number::read(dtype, expected).signed(self.signs, dtype).whole();
                 let actual = Number::read(dtype, actual).whole();
-                // Neither is `None`, because the type is exact.
+                // Neither value is `None`, because the type is an integer or bool.
                 let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
                 let mut record = false;
                 let verdict = judge_whole(expected, actual, self.rules, |value, difference| {
@@ -285,7 +291,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// The result without evidence, and the row-major position of the element to show.
+    /// Returns the result without evidence, and the row-major position of the element to show.
     pub(super) fn into_comparison(self, elements: u64) -> (Comparison, u64) {
         let relative_l2 = self.whole.relative();
         let worst_chunk_l2 = self.chunks.finish();

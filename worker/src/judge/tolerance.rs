@@ -1,17 +1,17 @@
-//! The tolerances of a comparison: a table with a row for each tolerance profile and type.
+//! Determines the tolerances of a comparison, from a table with a row for each tolerance profile and type.
 //!
-//! Owns the figures, and the rules by which a plan overrides them. `scale` computes a tensor's scale S, and `compare`
-//! applies the figures.
+//! This file contains the figures, and the rules by which a plan overrides them. `scale` computes a tensor's scale S,
+//! and `compare` applies the figures.
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::outcome::ToleranceUsed;
 use opt_shared::settings::{ToleranceProfile, VerifySettings};
 
-/// Share of fp8 elements that must pass. Neighbouring fp8 values are far apart, and a correct kernel may round a sum to
-/// the neighbour of the recorded value.
+/// The share of fp8 elements that must pass. It is below 1 because neighbouring fp8 values are far apart, and a correct
+/// kernel may round a sum to a neighbour of the recorded value.
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
-/// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros.
+/// The lower bound of S. Without this bound, the absolute tolerance would be 0 for a tensor of zeros.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
 /// The largest share of a small change that a kernel may leave undone, as a relative L2 error. Outputs for new inputs
@@ -21,14 +21,14 @@ const LARGEST_SHARE_UNDONE: f64 = 0.1;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     pub used: ToleranceUsed,
-    /// Share of elements that must pass. It tolerates finite errors only: a NaN or an infinity in the wrong place
-    /// always fails.
+    /// The share of elements that must pass. The other elements may have larger finite errors, but a NaN or an infinity
+    /// in the wrong place always fails.
     pub required_matched_ratio: f64,
-    /// The largest relative L2 error of each part of the output; `None` if the limit for the whole output applies to
-    /// each part.
+    /// The limit on the relative L2 error of each part (chunk) of the output. If it is `None`, the limit for the whole
+    /// output applies to each part.
     pub part_l2: Option<f64>,
-    /// The least share of a change that a timed call must make; `None` if the norms bound what is left undone, or if
-    /// the change is smaller than the error of rounding.
+    /// The minimum share of a change that a timed call must make. It is `None` if the norms limit what a call can leave
+    /// undone, or if the change is smaller than the rounding error.
     pub least_share: Option<f64>,
 }
 
@@ -50,22 +50,24 @@ impl Row {
         Self { rtol, atol, scaled: true, rel_l2 }
     }
 
-    /// Values must be equal, and no norm is bounded.
+    /// Values must be equal, and norms are not limited.
     const EXACT: Self = Self::fixed(0.0, 0.0, f64::INFINITY);
 }
 
 impl Tolerance {
-    /// The tolerance for a tensor of `dtype`. Its `scale` matters only if [`Tolerance::needs_scale`] returns true.
+    /// Returns the tolerance for a tensor of `dtype`. The tensor's `scale` matters only if [`Tolerance::needs_scale`]
+    /// returns true.
     ///
     /// `[verify.dtype.NAME]` replaces individual figures. An `atol` given there is absolute and never multiplied by S.
     /// The ratio is the plan's `required_matched_ratio`, with one exception: fp8 under `standard` and `gpu` requires
-    /// 0.99 unless the plan overrides it. The settings do not distinguish a default of 1.0 from an explicit one, so a
-    /// plan overrides it either with a ratio other than 1, or with a `[verify.dtype.NAME]` table for that type.
+    /// 0.99 unless the plan overrides it. The settings do not show whether a ratio of 1.0 was written in the plan or is
+    /// the default. A plan that overrides the 0.99 must therefore contain either a ratio other than 1, or a
+    /// `[verify.dtype.NAME]` table for that type.
     pub fn for_dtype(settings: &VerifySettings, dtype: DType, scale: f64) -> Self {
         let row = row(settings.tolerance, dtype);
         let over = settings.dtype.get(&dtype).copied();
         let given = over.unwrap_or_default();
-        // A NaN scale must not become a NaN tolerance: `max` returns the other operand.
+        // If the scale is NaN, `max` returns the other operand, so the tolerance does not become NaN.
         let table_atol = if row.scaled { row.atol * scale.max(MIN_SCALE) } else { row.atol };
         let used = ToleranceUsed {
             rtol: given.rtol.unwrap_or(row.rtol),
@@ -80,15 +82,15 @@ impl Tolerance {
         Self { used, required_matched_ratio, part_l2: None, least_share: None }
     }
 
-    /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves
-    /// the argument as it was. If `rel_l2` exceeds a tenth of that error, it is lowered to this tenth, but not below
-    /// the rounding error. The bound of each part stays the same, because changes may be smaller in some parts.
-    /// Profiles that bound no norm are not changed.
+    /// Returns the tolerance for an argument that the call changes. `unchanged` is the relative L2 error of a kernel
+    /// that leaves the argument as it was. If `rel_l2` exceeds a tenth of that error, it is lowered to this tenth, but
+    /// not below the rounding error. The limit for each part stays the same, because changes may be smaller in some
+    /// parts. The tolerance stays the same for profiles that do not limit norms.
     ///
-    /// Let u be `unchanged` and r the rounding error. If u/10 is smaller than r, twice `rel_l2` hardly bounds what a
-    /// timed call leaves undone. Such a call must therefore make at least 1 − r/u of the change. Correct kernels that
-    /// round differently, for example once instead of twice, made at least 0.58 of changes with u = 1.5 r, 0.69 with 2
-    /// r and 0.9 with 8 r.
+    /// Let u be `unchanged` and r the rounding error. If u/10 is smaller than r, a limit of twice `rel_l2` allows a
+    /// timed call to leave out much of the change. A timed call must therefore make at least a share of 1 − r/u of the
+    /// change. Correct kernels that round differently, for example once instead of twice, made at least 0.58 of changes
+    /// with u = 1.5 r, 0.69 with 2 r and 0.9 with 8 r.
     pub(super) fn for_change(self, settings: &VerifySettings, dtype: DType, unchanged: f64) -> Self {
         let bounds_norm = matches!(settings.tolerance, ToleranceProfile::Standard | ToleranceProfile::Gpu)
             && matches!(part(dtype).kind(), Kind::Float);
@@ -102,20 +104,20 @@ impl Tolerance {
         Self { used, part_l2: Some(self.used.rel_l2), least_share, ..self }
     }
 
-    /// The largest relative L2 error of each part of the output.
+    /// Returns the limit on the relative L2 error of each part of the output.
     pub(super) fn of_each_part(&self) -> f64 {
         self.part_l2.unwrap_or(self.used.rel_l2)
     }
 
-    /// The tolerance between two computed outputs, each of which may differ from the right result by the single
-    /// tolerance.
+    /// Returns the tolerance for comparing two computed outputs, each of which may differ from the right result by the
+    /// single tolerance.
     pub(crate) fn doubled(self) -> Self {
         let ToleranceUsed { rtol, atol, rel_l2 } = self.used;
         let used = ToleranceUsed { rtol: 2.0 * rtol, atol: 2.0 * atol, rel_l2: 2.0 * rel_l2 };
         Self { used, part_l2: self.part_l2.map(|it| 2.0 * it), ..self }
     }
 
-    /// Returns true if [`Tolerance::for_dtype`] uses the scale. If not, the tensor need not be sampled.
+    /// Returns true if [`Tolerance::for_dtype`] uses the scale. Otherwise, the scale need not be computed.
     pub fn needs_scale(settings: &VerifySettings, dtype: DType) -> bool {
         row(settings.tolerance, dtype).scaled
             && settings.dtype.get(&dtype).is_none_or(|given| given.atol.is_none())
@@ -126,8 +128,8 @@ fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
 }
 
-/// The largest relative error of rounding to a type. The relative L2 error of a tensor whose elements were rounded
-/// twice instead of once is smaller.
+/// Returns the largest relative error that rounding to this type can cause. If some elements of a tensor were rounded
+/// twice instead of once, the tensor's relative L2 error is smaller than this.
 fn rounding(dtype: DType) -> f64 {
     let bits_of_precision = match part(dtype) {
         DType::Float64 => 53,
@@ -140,7 +142,7 @@ fn rounding(dtype: DType) -> f64 {
     0.5_f64.powi(bits_of_precision)
 }
 
-/// The type of a complex number's parts, which are compared one by one; other types are returned unchanged.
+/// Returns the type of a complex number's parts, which are compared one by one. Other types are returned unchanged.
 fn part(dtype: DType) -> DType {
     match dtype {
         DType::Complex32 => DType::Float16,
@@ -157,14 +159,15 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     }
     match profile {
         ToleranceProfile::Standard => standard(dtype),
-        // TF32 and split-K affect only these three types. The others keep their `standard` row.
+        // TF32 and split-K affect only these three types. The other types have the same row as in `standard`.
         ToleranceProfile::Gpu => match dtype {
             DType::Float32 => Row::scaled(1e-3, 2e-3, 1e-3),
             DType::Float16 => Row::scaled(1e-2, 5e-3, 2e-3),
             DType::BFloat16 => Row::scaled(2e-2, 4e-2, 1e-2),
             other => standard(other),
         },
-        // torch.testing.assert_close: bounds no norm, and compares fp8 for equality.
+        // These are the figures of torch.testing.assert_close, which does not limit norms and compares fp8 for
+        // equality.
         ToleranceProfile::Torch => match dtype {
             DType::Float64 => Row::fixed(1e-7, 1e-7, f64::INFINITY),
             DType::Float32 => Row::fixed(1.3e-6, 1e-5, f64::INFINITY),
@@ -177,7 +180,7 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
 }
 
 /// The rows of the `standard` profile. For fp8, `rtol` is the largest relative step between neighbouring values (2^-3
-/// and 2^-2) and `atol` the smallest subnormal; together they allow one step anywhere.
+/// and 2^-2) and `atol` is the smallest subnormal. Together they allow a difference of one step anywhere.
 fn standard(dtype: DType) -> Row {
     match dtype {
         DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),
@@ -282,7 +285,7 @@ pub(super) mod tests {
         assert_eq!(of(DType::BFloat16, 4.5e-3), 0.5_f64.powi(8));
         assert_eq!(of(DType::BFloat16, 8e-2), 8e-2 * LARGEST_SHARE_UNDONE);
         assert_eq!(of(DType::Int32, 0.5), f64::INFINITY, "integers are compared exactly");
-        // Nothing changes, or the norm is not known.
+        // Either nothing changes, or the norm is unknown.
         assert_eq!(of(DType::Float32, 0.0), 1e-4);
         assert_eq!(of(DType::Float32, f64::NAN), 1e-4);
         assert_eq!(with(ToleranceProfile::Kernelforge, DType::Float32, 3e-5), f64::INFINITY);

@@ -1,8 +1,8 @@
 //! Builds a candidate: runs a compiler on untrusted input in a confined process, and stores the artifact in `artifacts`
 //! under its digest.
 //!
-//! Owns the work folder, and maps the end of a compiler to a status. `toolchain` chooses the command that builds an
-//! artifact.
+//! This file owns the build's work folder, and derives a status from the way in which the compiler ended. `toolchain`
+//! chooses the command that builds an artifact.
 
 mod faults;
 mod memory;
@@ -37,22 +37,22 @@ use crate::toolchain::log::{
 };
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
-/// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
+/// The header for kernels that do not include tvm-ffi's header. Every build can include it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
-/// Appended to the detail of a build to which Linux may have refused a process.
+/// The text that is appended to the detail of a failed build if Linux may have refused to create a process for it.
 const TASKS_REFUSED: &str =
     "meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)";
-/// The largest file that a compiler may write, as a multiple of the largest artifact.
+/// The size limit for each file that a compiler writes, as a multiple of the size limit for artifacts.
 const LARGEST_FILE: u64 = 16;
-/// The largest number of bytes of a compiler's output that the result keeps.
+/// The maximum number of bytes of a compiler's output that are copied into the result.
 const LOG_HEAD: usize = 4096;
 /// How long a compiler may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest number of characters of a version that are kept.
+/// The maximum number of characters of a compiler's version that are kept.
 const MAX_VERSION: usize = 200;
 
-/// Builds a candidate. If the build ends with an error or as INFRA_ERROR, `head` gets the room that the disk had at
-/// that time.
+/// Builds a candidate. If this returns an error, or if the status is INFRA_ERROR, `head.room` is set to the free space
+/// on the disk when the build ended.
 pub(crate) fn run(
     link: &Link,
     lease: LeaseId,
@@ -60,8 +60,8 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let scratch = Scratch::create(&task.scratch, lease);
-    // Dropping `scratch` removes the build's files. The room is measured before that, so that it is the room during the
-    // build.
+    // Dropping `scratch` removes the build's files. The free space is measured before that, so that it shows how full
+    // the disk was during the build.
     let built = match &scratch {
         Ok(scratch) => build_in(scratch, link, lease, task, head),
         Err(_) => Ok(Built::default()),
@@ -89,7 +89,7 @@ fn build_in(
     let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
     let recipe = toolchain::of(task.source.language).recipe(task, &folders);
     if let Recipe::Run(_) = &recipe {
-        // Copying the files makes the folder, but a candidate without sources has no files.
+        // A candidate without sources has no files to copy, so copying them would not create the folder.
         make_folder(&folders.work()).map_err(file("making the folder", &folders.work()))?;
     }
     let built_from = match recipe {
@@ -133,13 +133,14 @@ fn build_in(
     Ok(built)
 }
 
-/// The status of a candidate one of whose files cannot be read. The candidate is to blame only if the file is a
+/// Returns the status of a candidate with a file that cannot be read. The candidate is to blame only if the file is a
 /// misleading link, because any other file may be readable later.
 fn status_if_unread(error: &std::io::Error) -> Status {
     if kernel_files::is_misleading_link(error) { Status::CompileError } else { Status::InfraError }
 }
 
-/// Stores an artifact, unless it exceeds the limit on its own size or on the total size of the run's artifacts.
+/// Stores an artifact, unless it is larger than an artifact may be, or would make the run's artifacts exceed their
+/// total limit.
 fn keep_for(
     task: &BuildTask,
     source: fs::File,
@@ -203,7 +204,7 @@ fn compile(
             files: &folders.files.root,
         },
         memory: task.memory,
-        // A compiler also writes assembly text, which is many times as long as the artifact.
+        // A compiler may also write assembly text, which is many times as large as the artifact.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
         runs_source: task.source.language.build_runs_source(),
     };
@@ -222,7 +223,8 @@ fn compile(
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
-    // In version 1 of control groups, Linux kills one program at the limit, and the compiler may succeed without it.
+    // With version 1 of control groups, Linux kills only one of the compiler's programs when the memory limit is
+    // reached, and the compiler may still succeed. In that case the kill is ignored.
     let killed = killed
         .filter(|reason| !matches!(reason, KillReason::GroupMemory { .. }) || end != End::Exited { code: 0 });
     let tasks_refused = tasks_refused && !blames_the_source(&log);
@@ -306,8 +308,9 @@ fn compile(
             (Status::InfraError, format!("{compiler} exited with code {code}; {TASKS_REFUSED}"))
         }
         (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
-            // If the disk may have been full, a repeated build could fail in the same way although the source is
-            // correct: the message about the disk may be in the part that was cut off.
+            // The digest marks a failure that blames the candidate if a repeated build fails in the same way. It is set
+            // only if the disk cannot have been full. On a full disk, repeated builds of a correct source could fail in
+            // the same way too, and the message about the disk may be in the part of the output that was cut off.
             if least_room.is_some_and(|room| is_plenty(room, spec.largest_file)) {
                 built.unexplained = Some(digest(&log, folders.scratch));
             }
@@ -324,7 +327,8 @@ fn compile(
             (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
         }
     };
-    // Only the supervisor's evidence (`tasks_refused`) counts here: a build that runs its source can print any text.
+    // Only `tasks_refused`, which the supervisor determined, counts here. The build's output does not, because a build
+    // that runs its source can print any text.
     if tasks_refused && head.status == Status::InfraError {
         head.room.get_or_insert_default().pids = Some(0);
     }
@@ -352,7 +356,7 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
         .collect()
 }
 
-/// Returns the path of a step's program or library, or a message that says why it cannot be used.
+/// Returns the path of a step's program or library, or a message that says why the step cannot use it.
 fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
     if let Program::Nvrtc(library) = &step.program {
         return Ok(Ok(library.clone()));
@@ -375,8 +379,8 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
     })
 }
 
-/// Returns the first line of `--version`, requested once for each program. The program may be a script that hangs, so
-/// it is confined like a build. `None` if it does not answer, or exits with an error.
+/// Returns the first line that a compiler prints for `--version`, or `None` if it prints nothing or exits with an
+/// error. Each program is asked only once. The program may be a script that hangs, so it is confined like a build.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -424,7 +428,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What remains is removed with the run's scratch folder.
+        // If some files cannot be removed here, they are removed with the run's scratch folder.
         let _ = remove_tree(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Calls an entry and judges the outputs of each call, in the same way for every stage.
+//! Calls a candidate with an entry and judges the outputs of each call. All stages that judge outputs use this code.
 
 use opt_shared::causes::chain;
 use opt_shared::outcome::{EntryFailure, Mismatch, Status};
@@ -10,7 +10,7 @@ use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{Answer, Called, Session, SessionError, StrayWrite, describe_stray_write};
 
-/// Makes the calls of one entry, and collects the errors of their outputs.
+/// Makes the calls of one entry, and collects the numerical errors of their outputs.
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
     pub(crate) recorded: &'a Recorded,
@@ -36,7 +36,7 @@ pub(crate) struct Checked {
 #[derive(Debug)]
 pub(crate) enum EntryEnd {
     Failed(Box<EntryFailure>),
-    /// The candidate died. The end of its session contains the verdict.
+    /// The candidate's process died. The verdict is found when its session ends.
     Died,
 }
 
@@ -69,7 +69,7 @@ impl<'a> EntryCalls<'a> {
         Ok(self.done(planned, CallKind::Planned).err())
     }
 
-    /// Makes one call into `slot`, which is filled with `poison` first, and judges the result.
+    /// Fills the output slot `slot` with `poison`, makes one call that writes into it, and judges the result.
     pub(crate) fn call(
         &mut self,
         session: &mut dyn Session,
@@ -92,8 +92,8 @@ impl<'a> EntryCalls<'a> {
         })
     }
 
-    /// Compares every output with the recorded one, and returns the first that differs. If the comparison fails because
-    /// of the recorded data, the failure blames the capture.
+    /// Compares every output with the recorded one, and returns the first mismatch. If an output cannot be compared
+    /// because of the recorded data, the failure blames the capture.
     pub(crate) fn compare(
         &mut self,
         session: &dyn Session,
@@ -103,7 +103,8 @@ impl<'a> EntryCalls<'a> {
         self.compare_with(session, slot, poison, None)
     }
 
-    /// Compares every output with the output of another session for the same inputs, with twice the tolerance.
+    /// Compares every output with the output that `oracle`, another session, computed from the same inputs. The
+    /// tolerance is doubled, because both outputs may have errors.
     pub(crate) fn compare_sessions(
         &mut self,
         session: &dyn Session,
@@ -131,7 +132,7 @@ impl<'a> EntryCalls<'a> {
                 tensor: &output.tensor,
                 settings: self.settings,
                 tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
-                // Before the call, an argument that the call changes held its recorded value and not the poison.
+                // An argument that the call changes contained its recorded value before the call, not the poison.
                 poison: output.arguments.is_empty().then_some(poison),
                 expected_written: oracle.is_some(),
             };
@@ -141,7 +142,8 @@ impl<'a> EntryCalls<'a> {
                 None => Box::new(recorded.expected(&output.tensor)),
             };
             let found = check.run(&mut *expected, &mut *actual).and_then(|found| match oracle {
-                // New inputs can have outputs of another scale.
+                // Outputs for new inputs can have a different scale than the recorded ones, so the tolerance is
+                // adapted.
                 Some(_) if !found.passed => {
                     check.at_the_scale_of(&mut *expected)?.run(&mut *expected, &mut *actual)
                 }
@@ -170,13 +172,14 @@ impl<'a> EntryCalls<'a> {
         Ok(Ok(first))
     }
 
-    /// The end of an entry with wrong values and no other finding.
+    /// Returns the end of an entry whose only fault is an output with wrong values.
     pub(crate) fn incorrect(&self, mismatch: Box<Mismatch>) -> EntryEnd {
         let detail = self.wrong.clone().unwrap_or_default();
         self.mismatched(Status::IncorrectNumerical, detail, mismatch)
     }
 
-    /// The end of an entry with wrong values and another finding, which decides the status and the detail.
+    /// Returns the end of an entry that has an output with wrong values and another fault. The other fault determines
+    /// `status` and `detail`.
     pub(crate) fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> EntryEnd {
         let mut failure = self.failure(status, detail);
         failure.mismatch = Some(*mismatch);

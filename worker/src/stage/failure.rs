@@ -1,4 +1,4 @@
-//! Turns the result of a call into the failure of an entry, in the same way for all stages.
+//! Derives the failure of an entry from the result of a call. All stages use these rules.
 
 use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;
@@ -8,14 +8,14 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
-/// The kind of a call, which decides what its failure means.
+/// The kind of a call. It determines which status a failed call leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Verified,
     Planned,
-    /// Calls of an entry that was verified before. The candidate supported the entry then, so it must support it now.
+    /// A timed call. The candidate supported the entry during verification, so refusing it now is an error.
     Timed,
-    /// The plan call before timed calls. It must succeed for the same reason.
+    /// The plan call that precedes timed calls. It must succeed for the same reason.
     TimedPlan,
 }
 
@@ -23,7 +23,8 @@ pub(crate) fn entry_failure(recorded: &Recorded, status: Status, detail: String)
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
 
-/// The failure of an entry whose capture cannot be used, or an error of the worker if the machine is to blame.
+/// Returns the failure of an entry whose capture cannot be used. If the machine is to blame, returns an error of the
+/// worker instead.
 pub(crate) fn capture_failure(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {
@@ -35,7 +36,7 @@ pub(crate) fn capture_failure(entry: &str, fault: InputFault) -> Result<EntryFai
     })
 }
 
-/// The verdict on calls that failed; `None` if all `asked` calls were made and succeeded.
+/// Returns the verdict on calls that failed, or `None` if all `asked` calls were made and succeeded.
 pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> Option<Verdict> {
     let verdict = |status, detail| Some(Verdict { status, detail });
     if called.returned_value {
@@ -67,7 +68,7 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
                 Status::RuntimeError,
                 format!("{what} claimed not to support this entry, which passed verification: {text}"),
             ),
-            // The output was right in verification, so the candidate is not deterministic.
+            // The candidate passed verification with this entry, so it is not deterministic.
             Status::IncorrectNumerical if is_timed => {
                 verdict(Status::Nondeterministic, format!("verified, then wrong in {what}: {text}"))
             }
@@ -80,15 +81,16 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
     }
 }
 
-/// Returns the status that the prefix of an error text names, and the rest of the text. Our glue code writes these
-/// prefixes; a candidate would gain nothing by writing one.
+/// Splits an error text into the status that its prefix stands for and the rest of the text. The worker's glue code
+/// writes these prefixes. A candidate could write one too, but would gain nothing, because every prefix stands for a
+/// failure.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
 
 /// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
-/// refuses it. If the candidate does not run on the emulated device, it must have forged such a text, so the text does
-/// not count.
+/// refuses the entry. `detail` shows this by naming the emulated device. If the candidate does not run on the emulated
+/// device, it must have forged this text, which is then ignored.
 pub(crate) fn device_lacks_a_feature(launcher: Launcher, detail: &str) -> bool {
     (launcher.has_cuda_runtime() || launcher == Launcher::Kernel) && detail.contains("the emulated device")
 }
@@ -115,14 +117,14 @@ const NAMED: [(&str, Status); 11] = [
     ("opt.Unsupported: ", Status::Unsupported),
 ];
 
-/// Returns true if a refused process or thread may explain this status. It does not explain wrong outputs or stray
-/// writes.
+/// Returns true if this status may have been caused by Linux refusing to create a process or thread. Wrong outputs and
+/// stray writes have other causes.
 pub(crate) fn may_be_a_refused_task(status: Status) -> bool {
     matches!(status, Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout)
 }
 
-/// Returns `failure`, or one that blames the host if the cause may be that the candidate did not get a process or
-/// thread that it was promised.
+/// Returns `failure`, or a failure that blames the host if the candidate may have failed because Linux refused it a
+/// process or thread that its own limit allows.
 pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bool) -> EntryFailure {
     if !tasks_refused || !may_be_a_refused_task(failure.status) {
         return failure;
@@ -135,16 +137,16 @@ pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bo
 }
 
 /// Returns `failure`, or a failure that blames the capture if the file's identity and CRCs show that the capture is
-/// damaged. A file that is damaged or being overwritten can cause nearly every failure: a scatter with wrong indices
-/// leaves elements unwritten, or writes beside its output. If the machine lacks the resources for this check, the host
-/// is to blame. `elsewhere` checks other captures that the call used.
+/// damaged. A file that is damaged or being overwritten can cause nearly every kind of failure. For example, a scatter
+/// kernel that reads wrong indices leaves elements unwritten, or writes outside its output. If the machine lacks the
+/// resources for this check, the host is to blame. `elsewhere` checks other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // No check is needed: a candidate usually decides by the shapes whether it supports an entry, and a capture that
-    // cannot be read is already to blame.
+    // These two statuses need no check. A candidate usually decides by an entry's shapes whether it supports the entry,
+    // so damaged values make no difference. `CaptureError` already blames the capture.
     if matches!(failure.status, Status::Unsupported | Status::CaptureError) {
         return Ok(failure);
     }
@@ -220,7 +222,7 @@ mod tests {
                 CallKind::Planned,
                 Some((Status::Unsupported, "the candidate does not support this entry (it returned -2)")),
             ),
-            // The entry was supported in verification.
+            // The candidate supported the entry during verification, so its refusal is an error here.
             (
                 code(-2),
                 1,

@@ -1,5 +1,6 @@
-//! The stages of a candidate. They contain only policy; `session` runs kernels and handles processes, except compilers,
-//! which `build` runs itself.
+//! Carries out the stages of candidates and replays: build, verify, profile (also as screen and confirm) and replay.
+//! This folder contains only policy, because `session` runs kernels and handles processes. The exceptions are
+//! compilers, which `build` runs itself.
 
 pub(crate) mod build;
 pub(crate) mod calls;
@@ -11,23 +12,25 @@ pub(crate) mod verify;
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
-/// The poisons of successive calls. The first is -1 in every signed integer type, and NaN in every float type except
-/// the two `fnuz` types and `float4_e2m1fn_x2`. All differ, so an element that equals its call's poison in two
-/// successive calls was not written.
+/// The bytes with which outputs are filled before successive calls. The first poison is -1 in every signed integer
+/// type, and NaN in every float type except the two `fnuz` types and `float4_e2m1fn_x2`. The poisons differ from each
+/// other, so if an element equals the poison of each of two successive calls, these calls did not write it.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
-/// Reports the progress of a stage: how many entries, steps or tensors are done, how many there are, and how many
-/// captured bytes were verified so far, or timed in the current batch (0 in a replay).
+/// The function that reports the progress of a stage. Its arguments are the number of entries, steps or tensors that
+/// are done, their total number, and the number of captured bytes that were verified so far, or timed in the current
+/// batch (0 in a replay).
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// Returns a runner's end; `None` if the end has no signal, no exit code and no output.
+/// Returns a runner's end, or `None` if it contains no information: no signal, no exit code and no output.
 pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
     let has_output = !end.stderr_tail.is_empty() || !end.stdout_tail.is_empty();
     (end.signal.is_some() || end.exit_code.is_some() || has_output).then_some(end)
 }
 
-/// Returns what a runner printed, without its signal and exit code. Used if the runner was still alive when its
-/// candidate failed: the worker then ended it, so the signal says nothing. `None` if the runner printed nothing.
+/// Returns what a runner printed, without its signal and exit code, or `None` if it printed nothing. Callers use this
+/// if the runner was still alive when its candidate failed. In this case the worker ended the runner, so the signal
+/// gives no information about the failure.
 pub(crate) fn printed(end: RunnerEnd) -> Option<RunnerEnd> {
     informative_end(RunnerEnd { signal: None, exit_code: None, unknown_sender: false, ..end })
 }

@@ -1,4 +1,4 @@
-//! Tests of the whole comparison: property tests against a naive comparison (`properties`), and single cases
+//! Tests the whole comparison, with property tests against a naive comparison (`properties`) and with single cases
 //! (`verdicts`).
 
 mod properties;
@@ -25,7 +25,7 @@ struct Case {
 }
 
 impl Case {
-    /// Two equal dense tensors. `make` computes each element from its row-major position.
+    /// Returns a case with two equal dense tensors. `make` computes each element from its row-major position.
     fn filled(dtype: DType, shape: &[u64], mut make: impl FnMut(usize) -> f64) -> Self {
         let stride = contiguous_strides(shape);
         let count: u64 = shape.iter().product();
@@ -101,8 +101,8 @@ fn floats() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex))
 }
 
-/// The bytes of `value` as `dtype`. A float is rounded to the nearest value of its type; an integer is the low bytes of
-/// the whole part. A complex number gets `value` as its real part and half of it as its imaginary part.
+/// Encodes `value` as `dtype`. A float is rounded to the nearest value of its type. An integer has the low bytes of the
+/// whole part of `value`. A complex number has `value` as its real part and half of `value` as its imaginary part.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the type, or keeps the low bytes that it has")]
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {

@@ -1,5 +1,5 @@
-//! Property tests of the streaming comparison. For random shapes, types, layouts, chunk sizes and injected errors it
-//! must agree with a naive comparison, which keeps both tensors in memory.
+//! Property tests of the streaming comparison. For random shapes, types, layouts, chunk sizes and injected errors, its
+//! results must agree with those of a naive comparison that keeps both tensors in memory.
 
 use opt_shared::capture::extent_elements;
 use opt_shared::units::{Bytes, to_index};
@@ -16,7 +16,7 @@ struct Naive {
     relative_l2: f64,
 }
 
-/// Compares a case element by element, from the definitions of the figures.
+/// Compares the tensors of a case element by element, directly by the definitions of the figures.
 fn naive(case: &Case) -> Naive {
     let used = case.rules.tolerance.used;
     let mut found =
@@ -24,7 +24,7 @@ fn naive(case: &Case) -> Naive {
     let (mut difference_squares, mut expected_squares) = (0.0, 0.0);
     for (position, (_, expected, actual, _)) in case.pairs().into_iter().enumerate() {
         let mut fails = false;
-        // Above 2^53, doubles cannot tell neighbouring integers apart, so integers are subtracted as integers.
+        // An f64 cannot represent every integer above 2^53, so integers are subtracted as integers.
         let whole = match (expected, actual) {
             (Number::Integer(expected), Number::Integer(actual)) => Some(actual - expected),
             _ => None,
@@ -63,8 +63,8 @@ fn is_infinite(number: &Number) -> bool {
     !is_nan(number) && number.parts().any(f64::is_infinite)
 }
 
-/// Returns the stride of each axis. The strides are dense for axes in this order, the fastest first, and are multiplied
-/// by `stretch`. One axis may be expanded (stride 0).
+/// Returns the stride of each axis. `order` lists the axes, the fastest first. The strides are those of a tensor
+/// without gaps in this order, multiplied by `stretch`. One axis may be expanded (stride 0).
 fn strides(shape: &[u64], order: &[usize], stretch: u64, expanded: Option<usize>) -> Vec<u64> {
     let mut stride = vec![0; shape.len()];
     let mut next = stretch;
@@ -105,7 +105,7 @@ prop_compose! {
     }
 }
 
-/// Values that occur in real outputs, and special values that are hard to compare.
+/// Generates values that occur in real outputs, and special values that are hard to compare.
 fn value() -> impl Strategy<Value = f64> {
     prop_oneof![
         8 => -100.0_f64..100.0,

@@ -1,11 +1,12 @@
-//! Single cases: outputs that must pass, outputs that must fail, and the report of each failure.
+//! Tests single cases of the comparison: outputs that must pass, outputs that must fail, and the report of each
+//! failure.
 
 use opt_shared::outcome::{Pattern, ToleranceUsed};
 use opt_shared::units::to_index;
 
 use super::*;
 
-/// Values with varied mantissas, none near the limits of a type.
+/// Returns values with varied mantissas. None of them is near the limits of a type.
 fn spread(at: usize) -> f64 {
     let magnitude = 0.5 + f64::from(u32::try_from((at * 37) % 101).expect("small")) / 50.0;
     if at.is_multiple_of(3) { -magnitude } else { magnitude }
@@ -65,7 +66,7 @@ fn wrong_corner_of_a_large_output_fails() {
     let elements = 4 * L2_CHUNK_ELEMENTS + 5;
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
     // The five elements after the last full chunk are counted as part of that chunk. As a separate chunk they would
-    // fail: their errors are as large as their values.
+    // fail, because their errors are as large as their values.
     for at in 0..5 {
         let index = to_index(elements) - 1 - at;
         case.expected[index * 4..index * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());

@@ -8,17 +8,19 @@ use crate::toolchain::log::{
     NO_SPACE, blames_the_source, lacking_resource, part_is_missing, part_was_killed,
 };
 
-/// A disk has plenty of room if this many of the largest files that a compiler may write would fit.
+/// The free space that counts as plenty, as a number of files of the largest size that a compiler may write.
 const PLENTY_OF_FILES: u64 = 2;
-/// A disk has plenty of inodes if this many are free.
+/// The number of free inodes that counts as plenty.
 const PLENTY_OF_INODES: u64 = 10_000;
 
-/// Returns the machine's fault that made a compiler exit with an error, in words that follow the compiler's name;
-/// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
+/// Returns the machine's fault that made a compiler exit with an error, or `None` if the candidate is to blame. The
+/// text is worded so that it can follow the compiler's name. All of the output is searched, because warnings may
+/// precede the fault.
 ///
-/// A source can make a compiler print any line. So a reported fault does not count if there is proof that the candidate
-/// is to blame: either the compiler found a mistake in the source, or the compiler reported a full disk, but the disk
-/// had plenty of room whenever it was checked. If the fault counts, the build is repeated.
+/// A source can make a compiler print any line. A reported fault is therefore ignored if there is proof that the
+/// candidate is to blame. There are two such proofs: the compiler found a mistake in the source, or the compiler
+/// reported a full disk although the disk had plenty of free space whenever it was checked. If the fault is not
+/// ignored, the build is repeated.
 pub(super) fn fault_of_the_machine(
     log: &str,
     least_room: Option<Room>,
@@ -41,18 +43,19 @@ pub(super) fn fault_of_the_machine(
     Some(format!("lacked a resource of this machine: {resource}"))
 }
 
-/// Returns true if a disk with this room cannot have been full, even if the compiler has just removed a file of the
-/// largest allowed size.
+/// Returns true if there is so much free space that the disk cannot have been full, even if the compiler has just
+/// removed a file of the largest allowed size.
 pub(super) fn is_plenty(room: Room, largest_file: Bytes) -> bool {
     let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
     room.disk.is_some_and(|disk| plenty <= disk)
         && room.inodes.is_none_or(|inodes| PLENTY_OF_INODES <= inodes)
 }
 
-/// Returns the status of a build whose compiler was ended by a signal. The cause may be a lack of memory or a shutdown,
-/// so the build is repeated. But if the build runs the source, only SIGKILL may have come from the machine. The source
-/// can cause SIGKILL too (Linux sends it to a process in seccomp's strict mode that makes a forbidden call), so the
-/// source is blamed if the repeated build ends in the same way (`Built::unexplained`).
+/// Returns the status of a build whose compiler was ended by a signal. Usually the cause may be a lack of memory or a
+/// shutdown, so the build is repeated. But if the build runs the source, the source may have sent any signal to itself,
+/// and only SIGKILL is attributed to the machine. The source can cause SIGKILL too (Linux sends it to a process in
+/// seccomp's strict mode that makes a forbidden call), so the source is blamed if the repeated build ends in the same
+/// way (`Built::unexplained`).
 pub(super) fn status_after_signal(runs_source: bool, signal: &str) -> Status {
     if runs_source && signal != "SIGKILL" { Status::CompileError } else { Status::InfraError }
 }

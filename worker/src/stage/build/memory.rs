@@ -12,20 +12,21 @@ use crate::sandbox::policy::LIBRARIES;
 struct Limits {
     /// The plan's limit.
     plan: Bytes,
-    /// The part of the plan's limit that the run's ceiling allows.
+    /// The part of the plan's limit that fits under the run's memory ceiling.
     left: Bytes,
-    /// The memory that a process can get under the hard limits with which the run was started.
+    /// The amount of memory that a process can get under the hard limits (`ulimit -H`) with which the run was started.
     inherited: Option<Bytes>,
 }
 
-/// Returns how a build ended whose compiler was killed because it used too much memory. `what` describes the kill.
+/// Returns the status and the detail of a build whose compiler was killed because it used too much memory. `what`
+/// describes the kill.
 pub(super) fn killed_for_memory(task: &BuildTask, what: &str) -> (Status, String) {
     Limits { plan: task.build.memory_for(task.source.language), left: task.memory, inherited: None }.end(what)
 }
 
-/// Returns how a build ended whose compiler reported that it was refused memory. `what` describes the refusal. If
-/// `may_be_forged`, the source may have made the compiler print this. The limits with which the run was started are
-/// then ignored, because otherwise a candidate could use them to escape the blame.
+/// Returns the status and the detail of a build whose compiler reported that it could not get memory. `what` describes
+/// the report. If `may_be_forged`, the source may have made the compiler print this report. The limits with which the
+/// run was started are then ignored, because otherwise a candidate could use them to escape the blame.
 pub(super) fn refused_memory(task: &BuildTask, what: &str, may_be_forged: bool) -> (Status, String) {
     let memory = |resource, besides: Bytes| {
         getrlimit(resource).maximum.map(|most| Bytes::new(most).saturating_sub(besides))
@@ -40,7 +41,8 @@ pub(super) fn refused_memory(task: &BuildTask, what: &str, may_be_forged: bool) 
 }
 
 impl Limits {
-    /// The candidate is to blame only if the compiler could use all of the plan's limit.
+    /// Decides who is to blame. It is the candidate only if the compiler could have used all the memory that the plan
+    /// allows.
     fn end(self, what: &str) -> (Status, String) {
         let Self { plan, left, inherited } = self;
         if let Some(inherited) = inherited.filter(|&inherited| inherited < left) {

@@ -1,4 +1,5 @@
-//! Decides, with a fresh runner, which side is right about outputs that were not recorded.
+//! Repeats blocks in a fresh runner, to find out which side is wrong if their outputs for new inputs differ or, without
+//! a baseline, whether the candidate returned remembered results.
 
 use opt_shared::outcome::{Mismatch, Status};
 use rand::seq::SliceRandom;
@@ -16,7 +17,7 @@ use crate::session::{
 };
 use crate::stage::failure::{CallKind, verdict_of_calls};
 
-/// A slot in which the candidate's outputs differ from the baseline's.
+/// An output slot of a block in which the candidate's outputs differ from the baseline's.
 pub(super) struct Disputed<'c> {
     pub(super) context: &'c Context<'c>,
     pub(super) slot: u32,
@@ -27,7 +28,7 @@ pub(super) struct Disputed<'c> {
 }
 
 impl<'a, B: Backend> Profile<'a, B> {
-    /// Finds the side that is wrong. The baseline's runner is replaced by a fresh one, which repeats the block. The
+    /// Finds the side whose outputs are wrong. A fresh runner replaces the baseline's runner and repeats the block. The
     /// inputs are written again, because on a card the candidate could have changed them.
     pub(super) fn decide<'b>(
         &mut self,
@@ -79,9 +80,9 @@ impl<'a, B: Backend> Profile<'a, B> {
         })
     }
 
-    /// Repeats the kept blocks in a fresh runner of the candidate, each once and in random order. Used if there is no
-    /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate reused some, or
-    /// that its results vary by themselves.
+    /// Repeats each kept block once in a fresh runner of the candidate, in random order. This replaces the comparison
+    /// with a baseline if there is none. A fresh runner cannot reuse earlier results. Different outputs therefore show
+    /// that the candidate reused results, or that its results vary by themselves.
     pub(super) fn repeat_kept(
         &mut self,
         placed: &[B::Placed],
@@ -122,8 +123,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes the block's inputs, unless
-/// they are already in place. Returns the reason if the side stopped.
+/// Makes the plan call (if the candidate has one) and repeats a block. The times are not used. `renew` writes the
+/// block's inputs, unless they are already in place. If the side stopped, returns the reason.
 pub(super) fn repeat_block(
     context: &Context<'_>,
     side: &mut Side<'_>,
@@ -156,7 +157,7 @@ pub(super) fn repeat_block(
     Ok(None)
 }
 
-/// For each output, the number of elements that may still differ between two processes.
+/// For each output, the number of further elements that may differ between two processes.
 struct Outliers(Vec<f64>);
 
 impl Outliers {
@@ -169,21 +170,22 @@ impl Outliers {
         Self(looks.into_iter().zip(ratios).map(|(looks, ratio)| most_outliers(looks, ratio)).collect())
     }
 
-    /// Counts an outlier of an output. Returns false if that is one too many.
+    /// Counts one differing element of an output. Returns false if this element is one too many.
     fn allow(&mut self, output: usize) -> bool {
         self.0[output] -= 1.0;
         0.0 <= self.0[output]
     }
 }
 
-/// The largest plausible number of differing elements among `looks`, if a share of `matched_ratio` of each process's
-/// elements is right: the expected number plus three standard deviations of a Poisson distribution.
+/// Returns the largest plausible number of differing elements among `looks` elements, if a share of `matched_ratio` of
+/// each process's elements is right. It is the expected number plus three standard deviations of a Poisson
+/// distribution.
 fn most_outliers(looks: f64, matched_ratio: f64) -> f64 {
     let expected = 2.0 * (1.0 - matched_ratio) * looks;
     (expected + 3.0 * expected.sqrt()).floor()
 }
 
-/// Checks whether a fresh runner computes the same elements as those that were kept.
+/// Repeats a kept block in a fresh runner, and checks whether its elements have the kept values.
 fn check_kept_block(
     context: &Context<'_>,
     side: &mut Side<'_>,

@@ -25,18 +25,18 @@ use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
 use crate::stage::failure::CallKind;
 
-/// The smallest number of calls of a warm-up, and its shortest time, unless the entry is late. One pair of slow calls
+/// The minimum number of calls in a warm-up, and its minimum time, unless the entry is late. For slow calls, one pair
 /// is enough.
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// The warm-up of a screen. It fills the caches and shows how long a call takes.
+/// The minimum time of a screen's warm-up, which fills the caches and shows how long a call takes.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 const MAX_WARM_UP_PAIRS: u32 = 1000;
-/// Calls that take at least this long are slow, and only a few pairs of them are made.
+/// The time from which on a call counts as slow. Only a few pairs of slow calls are made.
 const SLOW_CALL: Duration = Duration::from_millis(100);
-/// If at least this many pairs were undisturbed, the disturbed ones can be left out.
+/// The number of undisturbed pairs that is enough to leave out the disturbed ones.
 const MIN_CALM: usize = 3;
-/// A screen rules out a candidate only if another hand-off would raise its speed-up by at most this factor.
+/// A screen rules out a candidate only if another plausible hand-off raises its speed-up by at most this factor.
 const MAX_VAGUENESS: f64 = 1.05;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
@@ -46,10 +46,10 @@ const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 pub(super) struct Timing {
     /// The candidate's samples, then the baseline's if there is one.
     pub(super) samples: Vec<Samples>,
-    /// The ratio baseline / candidate for each pair of runners.
+    /// For each pair of runners, the baseline's time divided by the candidate's.
     ratios: Vec<f64>,
-    /// For each of these ratios, the factors by which it would differ with the shortest and with the longest hand-off
-    /// that its runners may have had.
+    /// For each of these ratios, the two factors by which the ratio would change with the shortest and with the longest
+    /// hand-off that its runners may have had.
     by_handoff: Vec<[f64; 2]>,
     /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,
@@ -61,14 +61,14 @@ pub(super) struct Timing {
     spent: Duration,
     calls: u32,
     handoff: Duration,
-    /// The number of pairs in which a side's block had a low clock rate.
+    /// The number of pairs with a block during which the device's clock rate was low.
     throttled_pairs: u32,
-    /// The device's properties; `None` on a CPU.
+    /// The device's properties, or `None` on a CPU.
     facts: Option<DeviceFacts>,
     /// True if the entry needs no more blocks.
     pub(super) done: bool,
     converged: bool,
-    /// True if the interval was narrow, but did not show whether the candidate is faster by `min_improvement`.
+    /// True if a narrow interval did not show whether the candidate is faster by `min_improvement`.
     undecided: bool,
 }
 
@@ -134,7 +134,7 @@ impl Timing {
         let handoff = pairs.handoff(&self.samples, sides[CANDIDATE].session.clock().handoff());
         self.handoff = handoff.typical;
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
-        // If at least half of the pairs took no time, the others are exceptions and are not used.
+        // If at least half of the pairs took no longer than the hand-off, the others are exceptions and are not used.
         let used =
             if timed.len() <= pairs.without_time { Vec::new() } else { counted_pairs(timed, least_clock) };
         // A runner without figures is replaced by another one.
@@ -173,14 +173,14 @@ impl Timing {
         }
     }
 
-    /// Decides whether the entry is done, or whether another pair of runners could improve the interval.
+    /// Decides whether the entry is done, or whether it gets another pair of runners to make the interval narrower.
     pub(super) fn settle(&mut self, context: &Context<'_>) {
         let profile = &context.task.profile;
         if context.is_screened() {
             self.done = true;
             return;
         }
-        // An entry is not late before it has enough idle rounds for a proof of work in them.
+        // An entry does not count as late before it has enough idle rounds to prove that a runner works in them.
         let late = profile.protocol == Protocol::Paired
             && self.samples.iter().all(|side| MIN_ROUNDS <= side.rounds.len())
             && is_late(self.spent, profile.entry_timeout, &self.samples);
@@ -196,30 +196,30 @@ impl Timing {
     }
 
     /// Returns true if the interval of the ratio does not show whether the candidate is faster than the baseline by
-    /// `min_improvement`. The ranking of its job may then be unsettled, so all runners that are allowed are used.
-    /// Stopping at the first clear interval would favour chance even more.
+    /// `min_improvement`. The job's ranking may then be unsettled, so all allowed runners are used. Stopping at the
+    /// first clear interval would give chance even more influence.
     fn is_undecided(&self, min_improvement: f64) -> bool {
         let least = 1.0 + min_improvement;
         self.samples.len() != 1
             && self.estimate().is_some_and(|ratio| ratio.ci_low < least && least < ratio.ci_high)
     }
 
-    /// The figure whose interval decides when the entry is done: the ratio or, without a baseline, the time.
+    /// Returns the figure whose interval decides when the entry is done: the ratio or, without a baseline, the time.
     fn estimate(&self) -> Option<Estimate> {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.over_ratios() }
     }
 
-    /// The speed-up over the baseline. Its interval is extended to the speed-ups that other hand-offs would give. More
-    /// runners do not make that extension smaller.
+    /// Returns the speed-up over the baseline. The interval also includes the speed-ups that would result from other
+    /// plausible hand-offs. More runners do not make this extension of the interval smaller.
     fn speedup(&self) -> Option<Estimate> {
         let estimate = self.over_ratios()?;
         let (least, most) = handoff::factors(&self.by_handoff);
         Some(Estimate { ci_low: estimate.ci_low * least, ci_high: estimate.ci_high * most, ..estimate })
     }
 
-    /// The speed-up, with the interval that follows from the ratios alone. If disturbed pairs count, they distort the
-    /// ratio, because the slower side has longer blocks and so is disturbed more. The interval is then extended to what
-    /// the shortest blocks allow.
+    /// Returns the speed-up with the interval that follows from the ratios, without the uncertainty of the hand-off. If
+    /// disturbed pairs are used, they distort the ratio, because the slower side has longer blocks and is therefore
+    /// disturbed more. In this case the interval is extended to the ratios that the shortest blocks allow.
     fn over_ratios(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
@@ -229,13 +229,13 @@ impl Timing {
         })
     }
 
-    /// Returns true if a screen says too little, because its blocks are short compared with the hand-off, which is not
-    /// known well. A full profile measures the hand-off better.
+    /// Returns true if the result of a screen is too uncertain, because its blocks are short compared with the
+    /// hand-off, which is not known precisely. A full profile measures the hand-off better.
     pub(super) fn is_vague(&self) -> bool {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }
 
-    /// Returns the first side whose figures cannot be true, and the reason.
+    /// Returns the first side whose figures are not plausible, and the reason.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
             let stopped = match implausible(context, samples, self.calls, self.handoff, self.facts.as_ref())?
@@ -250,7 +250,7 @@ impl Timing {
         Ok(None)
     }
 
-    /// Returns the figures; `None` if they cannot be computed from the times.
+    /// Returns the figures, or `None` if they cannot be computed from the times.
     pub(super) fn figures(&self, context: &Context<'_>, variation: &Variation) -> Option<EntryProfile> {
         let [seed, ..] = context.task.seed.as_chunks().0 else { return None };
         let seed = u64::from_le_bytes(*seed);
@@ -314,14 +314,14 @@ impl Timing {
     }
 }
 
-/// Eleven figures, from the shortest to the longest time; none if there are no times.
+/// Returns eleven quantiles, from the shortest to the longest time. Returns none if there are no times.
 fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// Returns the pairs that count. Disturbed pairs do not count, unless too few others are left, or the candidate was
-/// disturbed much more often than its baseline. Otherwise, a candidate could have its slow blocks discarded by waiting
-/// in them, or by heating the device.
+/// Returns the pairs to use for the figures. Disturbed pairs are left out, unless too few undisturbed ones remain, or
+/// the candidate was disturbed much more often than its baseline. Without the second exception, a candidate could have
+/// its slow blocks discarded by waiting in them, or by heating the device.
 fn counted_pairs(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
@@ -340,13 +340,13 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
 pub(super) struct WarmUp {
     /// True if calls take so long that only a few pairs are made.
     pub(super) slow: bool,
-    /// The largest number of CPUs that a side kept busy.
+    /// The largest number of CPUs that a side kept busy in a block.
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, and then pairs, until enough calls were made (one pair, if calls are slow), enough time has
-/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late (not in KernelForge's
-/// protocol), and after `MAX_WARM_UP_PAIRS` pairs.
+/// Makes plan calls, and then pairs. Stops when enough calls have been made (one pair, if calls are slow), enough time
+/// has passed, and the number of calls in a block has settled. Stops earlier if the entry is late (but not in
+/// KernelForge's protocol), or after `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {
@@ -365,7 +365,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
-    // The maximum over all blocks: a disturbed block keeps fewer CPUs busy.
+    // This is the maximum over all blocks, because a disturbed block keeps fewer CPUs busy.
     let mut busy = 0.0_f64;
     let (least_calls, least_time) = match pairing.context.task.profile.protocol {
         Protocol::Paired if pairing.context.is_screened() => (WARM_UP_CALLS, BRIEF_WARM_UP_TIME),
@@ -376,7 +376,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         let slow = pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate);
         let spent = in_blocks.max(now(pairing.sides) - started);
         let warm = (least_calls <= done || (slow && 0 < done)) && least_time <= spent;
-        // The number of calls only grows. It more than doubles each time, until a block confirms it.
+        // The number of calls only grows, and more than doubles each time until a block confirms it.
         if warm && settled {
             break;
         }
@@ -402,7 +402,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     Ok(Ok(WarmUp { slow, busy }))
 }
 
-/// The current time, by the clock of the candidate's session.
+/// Returns the current time, by the clock of the candidate's session.
 pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }
@@ -424,14 +424,13 @@ fn paired<M: VariantMemory>(
 }
 
 /// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring of output slots, the variants and
-/// the state of the caches allow. The outputs of all calls are compared (or some are kept, if inputs vary and there is
-/// no baseline), and the mean time of a call is the only sample.
+/// the state of the caches allow. The outputs of all calls are compared. (If inputs vary and there is no baseline, some
+/// outputs are kept instead.) The mean time of a call is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
 ) -> Result<Made<()>, SessionError> {
-    // There may be only one block, so rounds between blocks would be predictable. A random number of rounds comes
-    // first.
+    // There may be only one block, so idle rounds between blocks would be predictable. A random number comes first.
     for number in 0..pairing.sides.len() {
         for _ in 0..pairing.draws.rounds.first_rounds() {
             if let Err(stop) = pairing.idle_round(number)? {
@@ -471,7 +470,7 @@ fn kernelforge<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes these runners' share of the idle rounds that a proof needs, unless the entry is only screened.
+/// Makes this pair of runners' share of the idle rounds that a proof needs, unless the entry is only screened.
 pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &Pairs,
@@ -481,7 +480,7 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     }
     let runners = least_runners(pairs.is_late(pairing.samples));
     let rounds = MIN_ROUNDS.div_ceil(runners as usize);
-    // The sides take turns, as with blocks, because the hand-off depends on what ran before.
+    // The sides take turns, as they do for blocks, because the hand-off depends on what ran before.
     for _ in 0..rounds {
         for number in 0..pairing.sides.len() {
             if let Err(stop) = pairing.idle_round(number)? {

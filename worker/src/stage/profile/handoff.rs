@@ -1,11 +1,12 @@
-//! Sets the hand-off time and the way of waiting, which are the same for all sides of a profile.
+//! Decides the hand-off time that is subtracted from blocks, and how the worker waits for a runner. Both are the same
+//! for the candidate and its baseline.
 //!
 //! The hand-off is the part of a block's time in which the runner is woken and its report is received. It is measured
-//! twice: with empty blocks before the first call, to choose the number of calls in a block, and with the idle rounds
-//! among the timed blocks.
+//! twice: first with empty blocks before the first call, to choose the number of calls in a block, and then with the
+//! idle rounds among the timed blocks.
 //!
-//! Only the second measurement shows the hand-off that timed blocks contain. On an idle machine, its median was 22 to
-//! 26 us, and that of the first was 15 to 17 us. The difference made a ratio of 2 appear as 1.98.
+//! Only the second measurement shows the hand-off that is contained in timed blocks. On an idle machine, its median was
+//! 22 to 26 us, and the median of the first measurement was 15 to 17 us. With the first, a ratio of 2 appeared as 1.98.
 
 use std::time::Duration;
 
@@ -14,14 +15,16 @@ use crate::session::{IdleRound, MAX_HANDOFF, SessionError};
 
 /// The number of undisturbed idle rounds of each side that are needed to measure the hand-off.
 const MIN_AMONG: usize = 3;
-/// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
-/// threads. It is a fiftieth of a block, which is also the limit for blocks.
+/// The longest wait for a CPU in an idle round that is used to measure the hand-off. The waits of runner and worker are
+/// added, and divided by the number of the runner's threads. The limit is a fiftieth of the wanted length of a block,
+/// because blocks have the same limit.
 const MAX_WAIT: Duration = Duration::from_micros(10);
-/// If the hand-off among the blocks is unknown, it is assumed to differ by at most this factor from the one that was
-/// measured before them. (It was 1.5 times as long on one machine.)
+/// The largest factor by which the hand-off among the blocks is assumed to differ from the one that was measured before
+/// them, if the former is unknown. (On one machine, it was 1.5 times as long.)
 const UNKNOWN_FACTOR: u32 = 2;
 
-/// The hand-off that is subtracted from every block of a pair of runners, and how long it may have been instead.
+/// The hand-off of a pair of runners. `typical` is subtracted from every block, and the true hand-off may have been
+/// between `least` and `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handoff {
     pub(super) least: Duration,
@@ -39,9 +42,9 @@ impl Handoff {
     }
 }
 
-/// The hand-off of blocks that were made among these idle rounds of each side: the median and the quartiles of a side's
-/// rounds that hardly waited for a CPU. The shortest values count for all sides, as for empty blocks. Returns `None` if
-/// a side has too few such rounds.
+/// Returns the hand-off of blocks that were made among these idle rounds of each side. It is computed from the median
+/// and the quartiles of the rounds that hardly waited for a CPU. The smallest values of any side are used for all
+/// sides, as with empty blocks. Returns `None` if a side has too few such rounds.
 pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<Handoff> {
     let of_side = |rounds: &[IdleRound]| {
         let calm = |it: &&IdleRound| it.waited.unwrap_or_default() / it.wake.threads.max(1) <= MAX_WAIT;
@@ -56,8 +59,9 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
 }
 
 /// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among
-/// these blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no
-/// time. The result's `most` exceeds `typical` by at most half of the time that `typical` leaves of the shortest block.
+/// these blocks, and `measured` from empty blocks before them. `measured` is used if `among` is unknown, or is not
+/// shorter than the shortest block. In the result, `most - typical` is at most half of what remains of the shortest
+/// block after subtracting `typical`.
 pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
     let unknown =
@@ -66,22 +70,22 @@ pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Optio
     Handoff { least, typical, most: most.min(typical + shortest.saturating_sub(typical) / 2) }
 }
 
-/// Returns two factors by which a speed-up would differ with another hand-off. The first is at most 1, and the second
-/// at least 1. Both are medians over the runners. For each runner, `by_handoff` has the factors of the shortest and of
-/// the longest hand-off.
+/// Returns the two factors by which a speed-up could change with another plausible hand-off. The first is at most 1,
+/// and the second at least 1. Both are medians over the pairs of runners. For each pair of runners, `by_handoff`
+/// contains the factors for the shortest and for the longest hand-off.
 pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     let median = |extreme: fn(f64, f64) -> f64| {
         let mut factors: Vec<f64> =
             by_handoff.iter().map(|&[one, other]| extreme(1.0, extreme(one, other))).collect();
-        // Not `quantile_of`, because a factor may be infinite.
+        // `quantile_of` cannot be used, because a factor may be infinite.
         factors.sort_by(f64::total_cmp);
         factors.get(factors.len() / 2).copied().unwrap_or(1.0)
     };
     (median(f64::min), median(f64::max))
 }
 
-/// Measures the hand-off of each side if it is not known. The shortest counts for all sides, because waking is the same
-/// work for all. So if there are two sides, neither gains anything by slowing down its own empty blocks.
+/// Measures the hand-off of each side if it is not known. The shortest one is used for all sides, because waking is the
+/// same work for all of them. So if there are two sides, neither gains anything by slowing down its own empty blocks.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     let mut least: Option<Duration> = None;
     for side in &mut *sides {
@@ -96,16 +100,16 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off, which means
-/// that the machine was busier when the hand-off was measured.
+/// Measures the hand-off of all sides again. This is needed if a whole block took no longer than the known hand-off,
+/// which shows that the machine was busier when the hand-off was measured.
 pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
     settle(sides)
 }
 
-/// Decides, after the warm-up, whether this process spins while it waits: not if a side needs all CPUs, because
-/// spinning would take time from its runner. The decision is the same for both sides. Then settles the hand-off for
-/// that way of waiting. `threads` and `cpus_busy` are the largest values of any side.
+/// Decides after the warm-up whether this process spins while it waits for a runner, and then settles the hand-off for
+/// this way of waiting. It does not spin if a side needs all CPUs, because spinning would take time from the runner.
+/// The decision is the same for both sides. `threads` and `cpus_busy` are the largest values of any side.
 pub(super) fn settle_waiting(
     sides: &mut [Side<'_>],
     threads: u32,
@@ -160,11 +164,11 @@ mod tests {
             let sides: Vec<Vec<IdleRound>> = sides.iter().map(|side| rounds(side)).collect();
             assert_eq!(among(sides.iter().map(Vec::as_slice)), expected.map(handoff), "{sides:?}");
         }
-        // Waits are an average over threads, and those that Linux does not report count as none.
+        // Waits are averaged over threads. If Linux does not report a wait, it is taken as zero.
         let mut other = rounds(&waiting);
         other.iter_mut().for_each(|round| round.wake.threads = 2);
         let found = among(std::iter::once(&other[..]));
-        // The median of an even number lies between the two in the middle.
+        // The median of an even number of values lies between the two in the middle.
         assert_eq!(found, Some(Handoff { typical: us(47) / 2, ..handoff((20, 0, 100)) }));
         other.iter_mut().for_each(|round| round.waited = None);
         assert_eq!(among(std::iter::once(&other[..])), Some(handoff((22, 25, 100))));
@@ -178,7 +182,7 @@ mod tests {
         let found = Some(handoff((20, 22, 30)));
         for (among, measured, shortest, expected) in [
             (found, 15, Some(500), (20, 22, 30)),
-            // At most half of what is left of the shortest block is uncertain.
+            // `most` exceeds `typical` by at most half of what is left of the shortest block.
             (found, 15, Some(32), (20, 22, 27)),
             // The rounds took longer than a block.
             (found, 16, Some(20), (8, 16, 18)),

@@ -1,15 +1,15 @@
-//! Detects whether a runner works after its calls have returned. (Work before its calls is timed, because the time
-//! counts from the moment when it is woken.)
+//! Detects whether a runner works after its calls have returned. (Work before its calls is timed, because the clock
+//! starts when the runner is woken.)
 //!
-//! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
-//! at random. At both ends of a round, the runner is stopped; its CPU clock is then exact, and includes threads that
-//! have ended.
+//! An idle round wakes a runner in exactly the same way as a timed block does, but requests no call. Rounds are placed
+//! among the blocks at random. The runner is stopped at the beginning and at the end of a round. At these moments, its
+//! CPU clock is exact and includes threads that have ended.
 //!
-//! One round proves nothing, because the running process is charged for interrupts, and for time in which a hypervisor
-//! takes the CPU away. Work is attributed to a side if it shows in at least three quarters of its rounds, or in at
-//! least half of them and in a far smaller share of the other side's.
+//! One round proves nothing, because the running process is also charged for interrupts and for time in which a
+//! hypervisor takes the CPU away. A side counts as working if its CPU time is too high in at least three quarters of
+//! its rounds. Half of its rounds are enough if this happens in a far smaller share of the other side's rounds.
 //!
-//! Pure, except for the random numbers. The session's clock makes the rounds.
+//! This file only judges rounds and decides when they take place. The session's clock makes them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -19,27 +19,27 @@ use rand::{Rng, SeedableRng};
 
 use crate::session::{IdleRound, WakeCost};
 
-/// The number of rounds that a proof needs.
+/// The minimum number of rounds that can prove that a side works.
 pub(super) const MIN_ROUNDS: usize = 9;
 /// The CPU time that a runner may use for falling asleep and waking up, with one thread and with several. For long
 /// blocks, one part in `ALLOWED_SHARE` of the block is allowed instead, because a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
-/// CPU time allowed in addition, as a multiple of the bare wake-up of all threads. In a round, each thread also falls
-/// asleep and is stopped again. Threads on many CPUs contend with each other, so the bare wake-up is measured in every
-/// round.
+/// The CPU time that is allowed in addition, as a multiple of the time for only waking all threads (the bare wake-up).
+/// The factor is above 1 because in a round, each thread also falls asleep and is stopped again. The bare wake-up is
+/// measured in every round, because threads on many CPUs contend with each other.
 const BARE_FACTOR: u32 = 6;
-/// The limit of that addition, for each thread.
+/// The limit on this additional time, for each thread.
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
-/// CPU time that each thread is allowed in any case.
+/// The CPU time that is always allowed for each thread.
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
 
 /// The significance level of a difference between the two sides. A side that works in half of its rounds is blamed only
-/// if chance alone would produce such a difference at most this often.
+/// if the probability that such a difference occurs by chance is at most this.
 const MAX_CHANCE: f64 = 1e-3;
 
-/// CPU time that a runner may use in a round, with blocks of the given length.
+/// Returns the CPU time that a runner may use in a round, if its blocks have the given length.
 fn allowance(block: Duration, wake: WakeCost) -> Duration {
     let least = if wake.threads == 1 { MIN_ALLOWANCE } else { MIN_ALLOWANCE_WITH_THREADS };
     least.max(block / ALLOWED_SHARE)
@@ -49,11 +49,12 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// So few rounds exceeded the allowance that such disturbances do not affect the median of the blocks.
+    /// Few rounds exceeded the allowance. If blocks are disturbed as rarely, their median is not affected.
     Idle,
-    /// Too many rounds exceeded the allowance for reliable times, but too few for a proof.
+    /// Too many rounds exceeded the allowance for the times to be reliable, but too few to prove that the side works.
     Disturbed { exceeded: usize, rounds: usize },
-    /// At least three quarters of the rounds show `least` or more of CPU time, which is above the allowance.
+    /// In at least three quarters of the rounds, the runner used more CPU time than the allowance. `least` is the
+    /// shortest of these times.
     Works { least: Duration, rounds: usize },
 }
 
@@ -71,9 +72,9 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     }
 }
 
-/// Returns true if waking and stopping this side's runner without a request already costs more than the allowance. The
-/// machine then charges the runner for time in which it does not run. A hypervisor that takes the CPU away just when a
-/// runner is stopped does this in most rounds.
+/// Returns true if only waking and stopping this side's runner costs more than the allowance. In this case the machine
+/// charges the runner for time in which it does not run. This happens in most rounds if a hypervisor takes the CPU away
+/// just when a runner is stopped.
 pub(super) fn is_overcharged(rounds: &[IdleRound], block: Duration) -> bool {
     let bare = median_bare(rounds);
     let free =
@@ -87,7 +88,7 @@ fn median_bare(rounds: &[IdleRound]) -> Duration {
     bares.get(rounds.len() / 2).copied().unwrap_or_default()
 }
 
-/// The CPU times that exceed the allowance, the smallest first.
+/// Returns the CPU times that exceed the allowance, in ascending order.
 fn exceeding(rounds: &[IdleRound], block: Duration) -> Vec<Duration> {
     // The median is used because the bare wake-up of a single round may have been disturbed, like the round itself.
     let bare = median_bare(rounds);
@@ -100,7 +101,7 @@ fn exceeding(rounds: &[IdleRound], block: Duration) -> Vec<Duration> {
     over
 }
 
-/// The number of a side's rounds that exceeded the allowance, and the number of all its rounds.
+/// The number of a side's rounds that exceeded the allowance, and the total number of its rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) exceeded: u32,
@@ -113,16 +114,16 @@ impl Share {
         Self { exceeded: number(exceeding(rounds, block).len()), rounds: number(rounds.len()) }
     }
 
-    /// Returns true if this side worked in a larger share of its rounds than the other side, and chance does not
-    /// explain it. Both sides must have enough rounds.
+    /// Returns true if this side worked in so much larger a share of its rounds than the other side that chance does
+    /// not explain the difference. Both sides must have enough rounds.
     pub(super) fn stands_out_from(self, other: Self) -> bool {
         let enough = MIN_ROUNDS <= self.rounds.min(other.rounds) as usize;
         enough && chance(self, other) <= MAX_CHANCE
     }
 }
 
-/// The probability that at least `mine.exceeded` of the rounds that exceed the allowance fall on this side, if both
-/// sides are alike (Fisher's exact test).
+/// Returns the probability that at least `mine.exceeded` of the rounds that exceed the allowance belong to this side by
+/// chance, if both sides behave in the same way (Fisher's exact test).
 fn chance(mine: Share, other: Share) -> f64 {
     let (exceeded, rounds) = (mine.exceeded + other.exceeded, mine.rounds + other.rounds);
     let all = ln_choose(rounds, exceeded);
@@ -132,13 +133,13 @@ fn chance(mine: Share, other: Share) -> f64 {
         .sum()
 }
 
-/// The logarithm of the number of ways to choose `some` out of `all`.
+/// Returns the logarithm of the number of ways to choose `some` things out of `all`.
 fn ln_choose(all: u32, some: u32) -> f64 {
     (1..=some).map(|number| (f64::from(all - some + number) / f64::from(number)).ln()).sum()
 }
 
-/// A random number generator that no candidate can predict. It does not use the plan's seed, which a candidate's author
-/// may know, and its next numbers cannot be computed from earlier ones.
+/// Returns a random number generator that no candidate can predict. It does not use the plan's seed, which the author
+/// of a candidate may know, and its future numbers cannot be computed from earlier ones.
 pub(super) fn unforeseen() -> StdRng {
     // `RandomState` has random keys from the operating system.
     let keys = RandomState::new();
@@ -157,12 +158,13 @@ impl Draw {
         Self(unforeseen())
     }
 
-    /// Returns true if the next wake-up of a runner is an idle round: one in three, independently of earlier results.
+    /// Returns true if the next wake-up of a runner is an idle round. This is the case for one wake-up in three,
+    /// independently of earlier results.
     pub(super) fn is_round(&mut self) -> bool {
         self.0.random_range(0..3) == 0
     }
 
-    /// The number of rounds before the first block, for a protocol that may have only one block.
+    /// Draws the number of rounds before the first block, for a protocol that may have only one block.
     pub(super) fn first_rounds(&mut self) -> usize {
         self.0.random_range(0..=MIN_ROUNDS)
     }
@@ -196,7 +198,7 @@ mod tests {
     fn too_few_rounds_prove_nothing() {
         // Measured under load: some wake-ups take 0.9 ms.
         assert_eq!(judge(&rounds(&[20, 25, 913, 20, 19, 865, 20, 20, 30], 1, 1), BLOCK), Idleness::Idle);
-        // A single round, and as many as possible without a proof.
+        // This tests a single round, and the largest number of rounds that proves nothing.
         let disturbed = |exceeded, rounds| Idleness::Disturbed { exceeded, rounds };
         assert_eq!(judge(&rounds(&[913], 1, 1), BLOCK), disturbed(1, 1));
         assert_eq!(judge(&rounds(&[913; MIN_ROUNDS - 1], 1, 1), BLOCK), disturbed(8, 8));
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn allowance_counts_the_median_bare_wake_up() {
         let round = |cpu, bare| rounds(&[cpu], 1, bare).remove(0);
-        // 200 us, five for the thread, and six times the bare wake-up.
+        // The allowance is 200 us, plus 5 us for the thread, plus six times the bare wake-up.
         let mut most = vec![round(265, 10); 7];
         most.extend([round(20, 1), round(20, 1)]);
         assert_eq!(judge(&most, BLOCK), Idleness::Idle);
@@ -226,9 +228,9 @@ mod tests {
             ((13, 25), (2, 25), true),
             ((13, 25), (4, 25), false),
             ((30, 54), (27, 54), false),
-            // Too few rounds of the other side.
+            // The other side has too few rounds.
             ((30, 54), (0, 8), false),
-            // Enough rounds, but chance may make the difference.
+            // There are enough rounds, but the difference may be due to chance.
             ((30, 54), (0, 9), false),
             ((40, 54), (0, 9), true),
             ((0, 54), (30, 54), false),
@@ -257,7 +259,7 @@ mod tests {
         ] {
             assert_eq!(judge(&rounds(&[cpu_us; 20], threads, bare_us), BLOCK), Idleness::Idle, "{threads}");
         }
-        // Sixty-four threads on as many CPUs, contending with each other.
+        // Sixty-four threads on as many CPUs contend with each other.
         assert_eq!(judge(&rounds(&[6000; 20], 64, 1500), BLOCK), Idleness::Idle);
         // Threads that spin: two CPUs for a millisecond.
         assert!(matches!(judge(&rounds(&[1900; 20], 7, 20), BLOCK), Idleness::Works { .. }));

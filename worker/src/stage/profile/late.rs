@@ -1,7 +1,8 @@
-//! Decides when an entry has taken so long that fewer pairs and runners must be enough. Pure.
+//! Decides when an entry has taken so long that fewer pairs and runners have to be enough. This file does no I/O and
+//! reads no clock.
 //!
-//! On a busy machine, an entry may spend most of its time waiting for CPUs, and could take many times its limit. With
-//! fewer pairs and runners, its interval becomes wide, which shows how little is known.
+//! On a busy machine, an entry may spend most of its time waiting for CPUs, and could take many times its time limit.
+//! With fewer pairs and runners, the entry's interval becomes wider, so the figures show how uncertain they are.
 
 use std::time::Duration;
 
@@ -9,16 +10,16 @@ use opt_shared::formula::MIN_RUNNERS;
 
 use super::samples::Samples;
 
-/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an
-/// entry.
+/// The minimum time limit that is used here. The time that a job with many candidates leaves for each entry may be
+/// shorter than this.
 const MIN_LIMIT: Duration = Duration::from_millis(500);
-/// An entry is late only if each side waited for a CPU for at least this share of the time of its blocks.
+/// The minimum share of the time of its blocks for which each side of a late entry has waited for a CPU.
 const MIN_WAIT_SHARE: f64 = 0.25;
-/// The number of pairs of runners that is enough if an entry is late. One pair would give no interval.
+/// The number of pairs of runners that is enough if an entry is late. With one pair, there would be no interval.
 const MIN_RUNNERS_IF_LATE: u32 = 2;
 
-/// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of its time. A candidate
-/// can make its own threads wait for each other, but not those of its baseline.
+/// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of its time. Both sides
+/// must have waited, because a candidate can make its own threads wait for each other, but not those of its baseline.
 pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
     let waits = sides.iter().all(|side| side.wait_share().is_some_and(|share| MIN_WAIT_SHARE <= share));
     waits && limit.max(MIN_LIMIT) <= spent
@@ -34,7 +35,7 @@ mod tests {
     use crate::session::Block;
     use crate::stage::profile::samples::tests::block;
 
-    /// A side with one block of 200 us, in which it waited for this long.
+    /// Returns the samples of a side with one block of 200 us, in which it waited for `waited_us`.
     fn side(waited_us: Option<u64>) -> Samples {
         let mut samples = Samples::default();
         samples.add(&Block { waited: waited_us.map(Duration::from_micros), ..block(1, 0) });

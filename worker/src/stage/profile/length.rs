@@ -1,17 +1,18 @@
-//! Determines the number of calls in a block, so that the time to start the block is negligible. Single disturbed
-//! measurements do not change the result. Pure.
+//! Determines how many calls are made in a block, so that the time to start the block is negligible. Single disturbed
+//! measurements do not change the result. This file does no I/O and reads no clock.
 
 use std::time::Duration;
 
-/// The wanted length of a block: so long that waking a runner is a small part of it, and so short that few blocks are
-/// preempted on a busy machine.
+/// The wanted length of a block. It is long enough for waking a runner to be a small part of it, and short enough for
+/// few blocks to be preempted on a busy machine.
 const WANTED_BLOCK: Duration = Duration::from_micros(500);
-/// A block shorter than this is discarded if it could have more calls. Earlier calls were slower, so it got too few.
+/// The length below which a block is discarded if it could have had more calls. Such a block got too few calls because
+/// earlier calls were slower.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
-/// An upper estimate of the time of a call: the average over this block, with everything that disturbed it. The
-/// shortest estimate of all blocks so far determines the number of calls. If a disturbed block determined it, calls
-/// would look slow, and blocks would be so short that they consist mostly of hand-off.
+/// Returns an upper estimate of the time of a call: the average over a block, including everything that disturbed the
+/// block. The shortest estimate of all blocks so far determines the number of calls. If a disturbed block determined
+/// it, calls would seem slow, and later blocks would be so short that they consist mostly of hand-off.
 pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
     let net = elapsed.saturating_sub(handoff);
     // If the hand-off is at least half of the block, it is not subtracted, because its error would dominate the result.
@@ -19,8 +20,8 @@ pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> 
     (time / calls).max(Duration::from_nanos(1))
 }
 
-/// Returns true if a block of `calls` calls confirmed that number: the number that follows from the block, `next`,
-/// differs from it by at most a factor of two.
+/// Returns true if a block of `calls` calls confirmed this number of calls. This is the case if `next`, the number that
+/// follows from the block's time, differs from `calls` by at most a factor of two.
 pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }

@@ -1,8 +1,9 @@
-//! Chooses the output elements of a block that are read when a candidate reports that it is done. Pure.
+//! Chooses at random the output elements that are read as soon as a candidate reports that a block is done. This file
+//! does no I/O.
 //!
-//! The block is divided into n parts of equal size, and a random element is drawn from each before the block starts.
-//! (From the last part, the last element is taken.) If a candidate has done only a share f of the block when it reports
-//! "done", this is detected with a probability of about 1 − f^n or more.
+//! The output elements of the block are divided into n parts of equal size, and a random element is drawn from each
+//! part before the block starts. (From the last part, the last element is taken.) If a candidate has done only a share
+//! f of the block when it reports "done", this is detected with a probability of about 1 − f^n or more.
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;
@@ -10,7 +11,7 @@ use rand::Rng;
 
 use crate::session::{LOOKS, Look};
 
-/// Draws the elements for a block of `calls` calls. The very last element is always among them.
+/// Draws the elements to read for a block of `calls` calls. The last element of the last call is always among them.
 pub(super) fn draw(outputs: &[OutputTensor], calls: u32, random: &mut impl Rng) -> Vec<Look> {
     let filled: Vec<(usize, &Tensor)> = outputs
         .iter()
@@ -52,7 +53,7 @@ fn look(output: usize, tensor: &Tensor, slot: u64, element: u64) -> Look {
     }
 }
 
-/// The byte offset of an element from the first one; elements are numbered in row-major order.
+/// Returns the byte offset of an element from the first one. Elements are numbered in row-major order.
 pub(super) fn offset_of(tensor: &Tensor, mut element: u64) -> u64 {
     let mut offset = 0;
     for (&size, &stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
@@ -87,7 +88,7 @@ mod tests {
             let looks = draw(&outputs, calls, &mut SmallRng::seed_from_u64(seed));
             prop_assert_eq!(looks.len(), LOOKS as usize);
             let slots: BTreeSet<u32> = looks.iter().map(|look| look.slot).collect();
-            // A part that begins in the middle of a call shares that call with the previous part.
+            // A part that begins in the middle of a call's elements shares this call with the previous part.
             prop_assert!(calls.min(LOOKS) as usize <= 2 * slots.len(), "{} of {}", slots.len(), calls);
             for look in &looks {
                 prop_assert!(look.slot < calls && look.offset + 4 <= elements * 4, "{:?}", look);

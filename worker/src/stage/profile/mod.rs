@@ -1,8 +1,8 @@
-//! Profile: measures the duration of a call, with a clock that the candidate cannot influence.
+//! Profiles a candidate: measures how long its calls take, with a clock that the candidate cannot influence.
 //!
-//! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners, one
-//! after another (in a screen, only one). Each runner calls the entries of the batch that are not done, or all entries
-//! if they are called in turns.
+//! This file times batches of entries. The two sides of a batch are the candidate and its baseline. Each side gets
+//! several runners, one after another (in a screen, only one). Each runner calls the entries of the batch that are not
+//! done yet, or all entries if the entries are called in turns.
 //!
 //! `entry` decides when an entry is done, `pair` makes and checks one block of each side, and `vary` decides which
 //! inputs get new values. The session provides the clock, and the judge computes the figures.
@@ -51,7 +51,7 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
-/// The indices of the two sides.
+/// The indices of the two sides in lists of sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -85,7 +85,8 @@ pub(crate) fn run<B: Backend>(
         })?),
     };
     let candidates: Vec<&B::Candidate> = std::iter::once(&candidate).chain(baseline.as_ref()).collect();
-    // With real-time priority and no free CPU, the supervisor could not enforce the memory limits during a block.
+    // If runners had real-time priority and occupied all CPUs, the supervisor could not enforce the memory limits
+    // during a block.
     let leave_a_cpu = candidates.iter().all(|candidate| candidate.leaves_a_cpu());
     let mut profile = Profile {
         priority: if leave_a_cpu { task.profile.priority } else { Priority::None },
@@ -125,7 +126,7 @@ pub(crate) fn run<B: Backend>(
 
 /// The reason why a side stopped.
 enum Stop {
-    /// The side's candidate died. The session's end contains the verdict.
+    /// The side's runner died. The verdict is found when its session ends.
     Died {
         entry: usize,
     },
@@ -152,18 +153,19 @@ struct Profile<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,
     task: &'a ProfileTask,
-    /// The candidate, then its baseline if there is one.
+    /// The candidate, followed by its baseline if there is one.
     candidates: Vec<&'a B::Candidate>,
     head: &'a mut Head,
     report: Profiled,
     memory: Option<&'a B::Variants>,
     priority: Priority,
-    /// True if a screen has no believable figures for some entry. The figures of the other entries are then not
+    /// True if a screen has no reliable figures for some entry. In this case the figures of the other entries are not
     /// representative.
     inconclusive: bool,
-    /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
+    /// A random number generator with the candidate's seed. From this one, each pair of runners derives its own
+    /// generator.
     draws: StdRng,
-    /// What varies in the entries of this job, as far as it has been decided.
+    /// The decisions so far about which inputs vary in the entries of this job.
     decisions: &'a mut Decisions,
 }
 
@@ -182,8 +184,8 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
-        // To decide which inputs vary, whole inputs are read. The variants of the previous batch are freed first, to
-        // make room for them.
+        // Whole inputs must be read to decide which of them vary. To make room for them, the variants of the previous
+        // batch are freed first.
         if let Some(memory) = self.memory {
             memory.clear().map_err(|source| SessionError::Inputs {
                 candidate: self.task.callee.candidate.clone(),
@@ -237,7 +239,7 @@ impl<B: Backend> Profile<'_, B> {
                     variations[entry] = variation;
                     may_be_narrowed[entry] = false;
                 }
-                // The measurements of an entry that is not done are incomplete.
+                // The measurements of an entry that is not done are incomplete, so they are discarded.
                 for timing in timings.iter_mut().filter(|timing| !timing.done) {
                     *timing = Timing::of(self.candidates.len());
                 }
@@ -257,8 +259,8 @@ impl<B: Backend> Profile<'_, B> {
         self.conclude(placed, &contexts, &timings, &mut variations, first)
     }
 
-    /// Returns what varies in each entry of a batch, as decided now or for an earlier candidate of the job. If a
-    /// capture is unreadable, returns the index of its entry.
+    /// Returns which inputs vary in each entry of a batch, as decided now or for an earlier candidate of the job. If a
+    /// capture is unreadable, returns the index of its entry and the error.
     fn variations(
         &mut self,
         placed: &[B::Placed],
@@ -277,8 +279,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(decided)
     }
 
-    /// Times one runner of each side on the unfinished entries of the batch (or on all, if they are called in turns).
-    /// Returns false if a side stopped.
+    /// Times one runner of each side with the unfinished entries of the batch, or with all entries if they are called
+    /// in turns. Returns false if a side stopped.
     fn with_runners(
         &mut self,
         placed: &[B::Placed],
@@ -339,7 +341,8 @@ impl<B: Backend> Profile<'_, B> {
         {
             match timing.doubt(context) {
                 Ok(None) => self.inconclusive |= screened && timing.is_vague(),
-                // The few blocks of a screen prove nothing, so a doubtful candidate is profiled in full.
+                // The few blocks of a screen prove nothing, so a candidate with implausible figures is profiled in
+                // full.
                 Ok(Some(_)) | Err(_) if screened => self.inconclusive = true,
                 Ok(Some((number, stop))) => {
                     self.fail(placed, number, stop, None);
@@ -386,7 +389,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Records the candidate's peak memory in `head`, and whether its output was cut off. Ignores the baseline.
+    /// If this side is not the baseline, records in `head` its peak memory, and whether its output was cut off.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);
@@ -394,7 +397,7 @@ impl<B: Backend> Profile<'_, B> {
         }
     }
 
-    /// Reports the failure of a side. `ending` is how its session ended, if it has ended.
+    /// Reports the failure of a side. `ending` describes how the side's session ended, if it has ended.
     fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
         let tasks_refused = ending.as_ref().is_some_and(|ending| ending.tasks_refused);
         let informative = if matches!(stop, Stop::Died { .. }) { informative_end } else { printed };
@@ -435,13 +438,13 @@ fn one_after_another<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Returns true if the entries of a batch take turns. Only entries with elements count, because the others are not
-/// timed.
+/// Returns true if the entries of a batch take turns. Only entries with output elements matter here, because the others
+/// are not timed.
 fn rotates<P: AsRef<Recorded>>(task: &ProfileTask, placed: &[P]) -> bool {
     task.profile.rotates(placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count())
 }
 
-/// Starts a session and loads the candidate in it. Returns the session, and the reason if loading failed.
+/// Starts a session and loads the candidate. Returns the session, and the reason if loading failed.
 fn start<'b, B: Backend>(
     backend: &'b B,
     candidate: &'b B::Candidate,

@@ -1,13 +1,13 @@
-//! If a candidate is wrong when all inputs get new values, finds inputs that can get new values without making it
-//! wrong.
+//! Finds out which inputs of an entry can get new values, for a candidate that is wrong if all varying inputs get new
+//! values.
 //!
-//! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break:
-//! for example, one input holds the maxima of another. Or it may know the results from the captures, or what it
-//! computes from one input.
+//! Such a candidate is right for the captured values. There are two possible reasons. The candidate may rely on a
+//! relation between inputs that new values break, for example because one input contains the maxima of another. Or it
+//! may contain results that were computed in advance from the captures or from one input.
 //!
-//! In both cases, the inputs whose new values make the candidate wrong keep their captured values. New values of the
-//! other inputs must change all outputs. The candidate gains nothing in such an entry, so it cannot win by results that
-//! it knows.
+//! In both cases, the inputs whose new values make the candidate wrong keep their captured values. The remaining inputs
+//! must be such that their new values change all outputs. A speed-up in such an entry brings no advantage, so a
+//! candidate cannot win with results that it knows in advance.
 
 use opt_shared::outcome::Status;
 
@@ -18,12 +18,14 @@ use super::{BASELINE, CANDIDATE, Profile, Side, Stop, start};
 use crate::recorded::Recorded;
 use crate::session::{Backend, SessionError, VariantMemory, Variants, Varied};
 
-/// New values of a choice of n inputs have the seed `SEED + n`. No timed call uses these seeds.
+/// The base of the seeds: the new values for a choice of n inputs have the seed `SEED + n`. No timed call uses these
+/// seeds.
 const SEED: u64 = 0x6e61_7272_6f77;
-/// The largest number of varying inputs for which a smaller choice is sought. Each input needs two processes.
+/// The maximum number of varying inputs. If there are more, no smaller choice is sought, because trying each input
+/// takes two processes.
 const MOST_INPUTS: usize = 12;
 
-/// How the candidate's outputs for new values compare with the baseline's.
+/// The result of comparing the candidate's outputs for new values with the baseline's.
 #[derive(PartialEq)]
 enum Outputs {
     Agree,
@@ -33,10 +35,11 @@ enum Outputs {
 }
 
 impl<B: Backend> Profile<'_, B> {
-    /// Returns the entries of a batch that must be timed again, each with a smaller variation: the entry that the
-    /// candidate has just failed, and others that it would fail for the same reason. Returns no entries if the
-    /// candidate does not work with a smaller variation of the failed entry, or if new values are not the reason.
-    /// `may_be_narrowed` is true for entries that have not been tried before and are still to be timed.
+    /// Returns the entries of a batch that must be timed again, each with a smaller variation (fewer inputs that get
+    /// new values). These are the entry that the candidate has just failed, and others that it would fail for the same
+    /// reason. Returns no entries if the candidate does not work with a smaller variation of the failed entry, or if
+    /// new values are not the reason for the failure. `may_be_narrowed` is true for entries that have not been tried
+    /// before and still have to be timed.
     pub(super) fn narrower(
         &mut self,
         placed: &[B::Placed],
@@ -72,7 +75,7 @@ impl<B: Backend> Profile<'_, B> {
 
     /// Returns a smaller variation with which the candidate works. Inputs are added one by one, the largest first, and
     /// an input with which the candidate becomes wrong is removed again. Returns `None` if no such variation is found,
-    /// or if the candidate works with the given one.
+    /// or if the candidate works with the given variation.
     fn narrowed(
         &mut self,
         placed: &[B::Placed],
@@ -80,14 +83,15 @@ impl<B: Backend> Profile<'_, B> {
         variation: &Variation,
     ) -> Result<Option<Variation>, SessionError> {
         let Some(memory) = self.memory.filter(|_| variation.varies()) else { return Ok(None) };
-        // Whole inputs are read. The memory of the variants is freed first, to make room for them.
+        // Whole inputs are read below. To make room for them, the memory of the variants is freed first.
         memory
             .clear()
             .map_err(|source| SessionError::Variants { entry: context.recorded.name.clone(), source })?;
         // An unreadable capture is reported when it is used the next time.
         let Ok(mut inputs) = Inputs::of(context.recorded, self.task, variation) else { return Ok(None) };
         let all = inputs.all.clone();
-        // If the first call of a fresh process is right, the candidate failed because it remembers earlier calls.
+        // If the first call in a fresh process is right, the candidate failed because it remembers earlier calls, and
+        // not because of the new values.
         if !(2..=MOST_INPUTS).contains(&all.len())
             || self.with(&mut inputs, &all, placed, context)? != Outputs::Differ
         {
@@ -103,7 +107,7 @@ impl<B: Backend> Profile<'_, B> {
             }
         }
         choice.sort_unstable();
-        // If the candidate now works with all inputs, its outputs vary by themselves.
+        // If the candidate now works with all inputs, its outputs vary by themselves, so no smaller choice helps.
         if choice.is_empty() || choice.len() == all.len() || !self.backend.can_start_sessions() {
             return Ok(None);
         }
@@ -120,8 +124,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(Some(narrower))
     }
 
-    /// Calls both sides once, each in a fresh process, with new values of the chosen inputs, and compares their
-    /// outputs.
+    /// Calls each side once in a fresh process, with new values of the chosen inputs, and compares the outputs.
     fn with(
         &mut self,
         inputs: &mut Inputs<'_>,
@@ -170,8 +173,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(outputs)
     }
 
-    /// Returns true if the baseline works with a variation, and all of its outputs change. Otherwise, a candidate that
-    /// knows the results would pass.
+    /// Returns true if the baseline works with a variation and all of its outputs change. If some outputs did not
+    /// change, a candidate that knows them in advance would pass.
     fn changes_all_outputs(
         &mut self,
         placed: &[B::Placed],
@@ -198,7 +201,7 @@ impl<B: Backend> Profile<'_, B> {
     }
 }
 
-/// The variants of a session in which only this entry's inputs vary.
+/// Returns the variants for a session in which only this entry's inputs vary.
 fn layouts<P: AsRef<Recorded>>(placed: &[P], context: &Context<'_>, variation: &Variation) -> Vec<Variants> {
     let mut layouts = vec![Variants::default(); placed.len()];
     layouts[context.index] = variation.variants.clone();

@@ -1,4 +1,5 @@
-//! Makes a pair: one block of each side over the same inputs. Checks the outputs before the times count.
+//! Makes pairs of blocks: one block of the candidate and one of the baseline, with the same inputs. The times of a pair
+//! are used only if its outputs are right.
 
 use std::time::Duration;
 
@@ -25,11 +26,11 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, CallKind};
 
-/// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times
-/// their expected duration.
+/// The factor in the time limit of a block. Once the duration of calls is known, the limit is at most `MIN_LIMIT` plus
+/// `LIMIT_FACTOR` times the expected duration of the block.
 const LIMIT_FACTOR: u32 = 20;
 const MIN_LIMIT: Duration = Duration::from_secs(5);
-/// On average, all output slots are checked in one pair out of this many.
+/// The reciprocal of the probability with which all output slots of a pair are checked.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
 /// An entry, and how it is timed.
@@ -42,7 +43,7 @@ pub(super) struct Context<'a> {
     /// The entry's index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
-    /// True if the entries of its batch are timed in turns. Always false if only one entry of the batch is timed.
+    /// True if the entries of the batch are timed in turns. It is always false if only one entry of the batch is timed.
     pub(super) rotates: bool,
     pub(super) priority: Priority,
     /// True if a device's clock times the calls.
@@ -50,7 +51,8 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Returns true if calls find cold caches. On a device, this is the default, and `"rotate"` means the same.
+    /// Returns true if caches are cold at the beginning of a call. On a device, this is the default, and `"rotate"`
+    /// means the same.
     fn is_cold(&self) -> bool {
         match self.task.profile.cache_state {
             CacheState::Cold => true,
@@ -59,16 +61,16 @@ impl Context<'_> {
         }
     }
 
-    /// Returns true if the entry is only screened, without idle rounds: the few that fit into a screen would prove
-    /// nothing. Every candidate that may win is profiled in full afterwards.
+    /// Returns true if the entry is only screened. A screen has no idle rounds, because the few that fit into it would
+    /// prove nothing. Every candidate that may win is profiled in full afterwards.
     pub(super) fn is_screened(&self) -> bool {
         self.task.depth == Depth::Screen
     }
 
-    /// Returns true if every block is a single call. If the caches must be cold, or contain other entries' data, the
-    /// first call of a block would fill them for the next calls. On a device, caches could be flushed before every call
-    /// of a block. But a kernel could then compute the results of later calls early, because their inputs are already
-    /// there.
+    /// Returns true if every block is a single call. This is necessary if the caches must be cold or must contain other
+    /// entries' data, because the first call of a longer block would fill them for the next calls. On a device, the
+    /// caches could be flushed before every call of a block. But then a kernel could compute the results of later calls
+    /// early, because the inputs of these calls would already be in memory.
     pub(super) fn has_single_calls(&self) -> bool {
         self.is_cold() || self.rotates
     }
@@ -89,9 +91,9 @@ impl Context<'_> {
     }
 }
 
-/// The random numbers of a pair of runners. `random` depends on the candidate's seed, and determines the order of
-/// blocks, the poisons, the elements and slots to check, and new inputs. `rounds` is unpredictable, and determines when
-/// idle rounds take place.
+/// The random number generators of a pair of runners. `random` depends on the candidate's seed. It determines the order
+/// of blocks, the poisons, the elements and slots to check, and the new inputs. `rounds` is unpredictable, and
+/// determines when idle rounds take place.
 pub(super) struct Draws {
     pub(super) random: StdRng,
     pub(super) rounds: Draw,
@@ -101,11 +103,11 @@ pub(super) struct Draws {
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// True if all slots are compared. Otherwise, usually one random slot is.
+    /// True if all slots are compared. If false, usually only one random slot is compared.
     pub(super) all_slots: bool,
 }
 
-/// Makes the pairs of one entry in one pair of runners.
+/// Makes the pairs of blocks of one entry, in one pair of runners.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],
@@ -125,14 +127,14 @@ pub(super) struct OpenPair {
     blocks: Vec<Option<(Block, Vec<Seen>)>>,
 }
 
-/// An output element as it was when its block had ended.
+/// An output element with the value that it had when its block ended.
 struct Seen {
     look: Look,
     element: [u8; WIDEST_ELEMENT],
 }
 
 impl OpenPair {
-    /// The sides in the order in which their blocks are made.
+    /// Returns the sides in the order in which their blocks are made.
     pub(super) fn numbers(&self, sides: usize) -> &'static [usize] {
         match (sides, self.order.baseline_first) {
             (1, _) => &[CANDIDATE],
@@ -166,7 +168,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
         let calls = pair.order.calls;
         // Both sides use the same input memory. Overwrite the values of the first block, so that the second side cannot
-        // read its inputs early, not even in an idle round.
+        // read the inputs before its block starts, not even in an idle round.
         self.hide(calls)?;
         while !self.context.is_screened() && self.draws.rounds.is_round() {
             if let Err(stop) = self.idle_round(number)? {
@@ -181,7 +183,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         if let Some(look) = block.changed.and_then(|at| looks.get(at)) {
             return Ok(Err((number, self.deferred(look, calls, "once the process was stopped"))));
         }
-        // Read the elements now: if entries take turns, the process runs again before this block is compared.
+        // Read the elements now, because if entries take turns, the process runs again before this block is compared.
         let seen = looks
             .into_iter()
             .map(|look| Ok(Seen { look, element: self.output(number, &look)? }))
@@ -190,7 +192,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Checks the outputs of both sides. Returns the blocks in the order of the sides.
+    /// Checks the outputs of both sides' blocks. Returns the blocks in the order of the sides.
     pub(super) fn check(&mut self, pair: OpenPair) -> Result<Made<Vec<Block>>, SessionError> {
         let OpenPair { order, seed, poison, blocks } = pair;
         let (blocks, seen): (Vec<Block>, Vec<Vec<Seen>>) = blocks.into_iter().flatten().unzip();
@@ -212,13 +214,13 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(checked.map(|()| blocks))
     }
 
-    /// Overwrites the values of `calls` calls, if any input varies.
+    /// If any input varies, overwrites the input values of `calls` calls.
     pub(super) fn hide(&mut self, calls: u32) -> Result<(), SessionError> {
         let Some(memory) = self.memory else { return Ok(()) };
         self.variation.hide(self.context.recorded, memory, calls)
     }
 
-    /// Makes an idle round: the runner is woken, and no call is made.
+    /// Makes an idle round, in which the runner is woken but not asked to make a call.
     pub(super) fn idle_round(&mut self, number: usize) -> Result<Made<()>, SessionError> {
         let seed = self.draws.random.random();
         let Self { context, sides, variation, memory, .. } = self;
@@ -273,9 +275,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// Returns the time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the
-    /// limit is also at most a multiple of the expected duration, plus `MIN_LIMIT`. Without this bound, a kernel that
-    /// slows down on purpose would take time from all others.
+    /// Returns the time limit of a block, which is `call_timeout` for each call. Once this runner has called the entry,
+    /// the limit is also at most `MIN_LIMIT` plus a multiple of the block's expected duration. Without this bound, a
+    /// kernel that slows down on purpose would take time away from all other candidates.
     fn limit(&self, number: usize, calls: u32, what: CallKind) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != CallKind::Timed || !self.samples[number].called {
@@ -283,7 +285,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);
         let limit = MIN_LIMIT + expected.saturating_mul(LIMIT_FACTOR);
-        // In whole milliseconds, because the limit appears in messages.
+        // The limit is rounded down to whole milliseconds, because it appears in messages.
         allowed.min(Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
     }
 
@@ -298,7 +300,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         stop(self.context, Status::DeferredWork, detail)
     }
 
-    /// The slots to compare: a random one or all, and every slot with a wrong element among the looks.
+    /// Returns the slots to compare. These are one random slot or all slots, and also every slot for which an element
+    /// that was looked at is wrong.
     fn slots_to_compare(&mut self, order: Order, wrong: impl Iterator<Item = u32>) -> Vec<u32> {
         let random = &mut self.draws.random;
         let mut slots: Vec<u32> = if order.all_slots || random.random_range(0..ALL_SLOTS_ONE_IN) == 0 {
@@ -382,8 +385,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Offers a block and its elements to the sample of blocks that are kept. Used without a baseline if inputs vary:
-    /// after all timing, a fresh runner repeats the kept blocks.
+    /// Offers a block and the elements that were read to the random sample of kept blocks. This is done if inputs vary
+    /// and there is no baseline to compare with. After all timing, a fresh runner repeats the kept blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
         for look in &looks[CANDIDATE] {
@@ -412,8 +415,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         differs(self.context.recorded.outputs[look.output].tensor.dtype, expected, found, tolerance)
     }
 
-    /// Returns true if an element differs from the recorded one, or if the recorded one cannot be read. Always false
-    /// for conjugate and negative tensors, which are compared only as a whole slot.
+    /// Returns true if an element differs from the recorded one, or if the recorded one cannot be read. Returns false
+    /// for conjugate and negative tensors, because these are compared only slot by slot.
     fn is_not_the_recorded(&self, look: &Look, found: &[u8]) -> bool {
         let tensor = &self.context.recorded.outputs[look.output].tensor;
         if tensor.conjugate || tensor.negative {
@@ -430,8 +433,8 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
     Stop::Failed(Box::new(failure::entry_failure(context.recorded, status, detail)))
 }
 
-/// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
-/// the time of the calls, so it is not a numerical error.
+/// Returns the failure for an output that was right in verification and is wrong in a timed call. The result depends on
+/// the number or the time of the calls, so this is not reported as a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let Mismatch { output, elements, failed, .. } = &*mismatch;
     let what = match failed {
@@ -444,7 +447,7 @@ pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot
     Stop::Failed(Box::new(failure))
 }
 
-/// A block's time without the hand-off.
+/// Returns a block's time without the hand-off.
 pub(super) fn net(block: &Block, session: &mut dyn Session) -> Duration {
     block.elapsed.saturating_sub(session.clock().handoff())
 }

@@ -1,5 +1,5 @@
-//! The timed pairs of one entry in one pair of runners. Decides their number, the number of calls in their blocks, and
-//! which side goes first.
+//! Collects the timed pairs of blocks that one pair of runners makes for an entry. Decides how many pairs are made, how
+//! many calls their blocks have, and which side goes first.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,48 +16,50 @@ use super::samples::{Samples, threads_waited, was_preempted};
 use super::throttled::{Timed, clock_of, least_clock, ms_per_call};
 use crate::session::{Block, SessionError, VariantMemory};
 
-/// The wanted number of pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if calls are slow.
+/// The wanted number of pairs of blocks for each pair of runners. If calls are slow, `PAIRS_SLOW` is used instead.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// The smallest number of pairs, even if time is short, unless calls are slow or the entry is late. A median of fewer
-/// pairs means little. In a screen, this is also the wanted number.
+/// The minimum number of pairs, because the median of fewer pairs means little. It applies even if time is short, but
+/// not if calls are slow or the entry is late. In a screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
-/// The largest number of pairs, as a multiple of the wanted number. Disturbed pairs, and pairs with a block that took
-/// no longer than the hand-off, are repeated.
+/// The maximum number of pairs, as a multiple of the wanted number. More pairs than wanted are made to replace
+/// disturbed pairs, and pairs with a block that took no longer than the hand-off.
 const MAX_REPEATED: usize = 4;
 
 pub(super) struct Pairs {
     pub(super) timed: Vec<Timed>,
-    /// The number of pairs in which a block took no longer than the hand-off. Nothing is known about its calls.
+    /// The number of pairs in which a block took no longer than the hand-off. Such a block says nothing about the time
+    /// of its calls.
     pub(super) without_time: usize,
     /// The number of calls in a block of the last pair.
     pub(super) calls: u32,
-    /// The time that the entry has taken in these runners so far.
+    /// The time that this pair of runners has spent on the entry so far.
     pub(super) spent: Duration,
-    /// The pairs that make up the only sample of KernelForge's protocol.
+    /// The pairs whose times are added up to the only sample of KernelForge's protocol.
     pub(super) parts: Vec<Timed>,
-    /// For each side, the idle rounds since the first pair, without those after the last pair.
+    /// For each side, the range of idle rounds between the first pair and the last.
     rounds_among: Vec<Range<usize>>,
     least_calls: u32,
     most_calls: u32,
-    /// For each of the next pairs, true if the baseline goes first. Each side goes first in one of every two pairs.
+    /// For each of the next pairs, true if the baseline goes first. Each side goes first in one pair of every two.
     order: Vec<bool>,
     wanted: usize,
     least: usize,
-    /// The number of pairs that is enough if the entry is late.
+    /// The number of pairs that are enough if the entry is late.
     least_if_late: usize,
     limit: Duration,
-    /// The clock rate below which a block is throttled.
+    /// The device's clock rate below which a block counts as throttled.
     least_clock: Option<f64>,
 }
 
 impl Pairs {
-    /// `slow` is true if calls take so long that only a few pairs are made. `spent` is the duration of the warm-up.
+    /// Begins with no pairs. `slow` is true if calls take so long that only a few pairs are made. `spent` is the
+    /// duration of the warm-up.
     pub(super) fn new<M: VariantMemory>(pairing: &Pairing<'_, '_, M>, slow: bool, spent: Duration) -> Self {
         let (wanted, least, least_if_late) = match pairing.context.task.depth {
             _ if slow => (PAIRS_SLOW, PAIRS_SLOW, PAIRS_SLOW),
             Depth::Full => (PAIRS, MIN_PAIRS, PAIRS_SLOW),
-            // A screen computes its interval from these pairs alone. With fewer pairs, it could rule out the winner.
+            // A screen computes its interval only from these pairs. With fewer pairs, it could rule out the winner.
             Depth::Screen => (MIN_PAIRS, MIN_PAIRS, MIN_PAIRS),
         };
         Self {
@@ -79,8 +81,8 @@ impl Pairs {
         }
     }
 
-    /// Returns true if there are enough undisturbed pairs, if repeating disturbed ones did not help, or if no time is
-    /// left for more.
+    /// Returns true if there are enough undisturbed pairs, if repeating disturbed ones did not help, or if there is no
+    /// time for more.
     pub(super) fn are_enough(&self, sides: &[Samples]) -> bool {
         let made = self.timed.len() + self.without_time;
         let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
@@ -90,14 +92,15 @@ impl Pairs {
             || (self.least_if_late <= made && self.is_late(sides))
     }
 
-    /// Ends the pairs. Idle rounds that are made afterwards have no blocks between them.
+    /// Marks the end of the pairs. Idle rounds that are made afterwards do not count as rounds among the pairs, because
+    /// there are no blocks between them.
     pub(super) fn end(&mut self, sides: &[Samples]) {
         self.rounds_among =
             self.rounds_among.iter().zip(sides).map(|(it, side)| it.start..side.rounds.len()).collect();
     }
 
-    /// The hand-off of the pairs: that of the idle rounds among them, if there were enough, or else of all rounds since
-    /// the first pair. `measured` is what the session measured before the pairs.
+    /// Returns the hand-off of the pairs. It is measured by the idle rounds among the pairs or, if these are too few,
+    /// by all rounds since the first pair. `measured` is the hand-off that the session measured before the pairs.
     pub(super) fn handoff(&self, sides: &[Samples], measured: Duration) -> Handoff {
         let rounds = |end: fn(&Range<usize>) -> usize| {
             let ranges = self.rounds_among.iter().map(move |it| it.start..end(it));
@@ -110,13 +113,15 @@ impl Pairs {
         handoff::choose(found, measured, self.timed.iter().filter_map(Timed::shortest).min())
     }
 
-    /// Returns true if the entry is late, judged by these runners' share of its time.
+    /// Returns true if the entry is late, judged by the time that this pair of runners has spent and its share of the
+    /// limit.
     pub(super) fn is_late(&self, sides: &[Samples]) -> bool {
         is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, sides)
     }
 
     pub(super) fn next<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>) -> Order {
-        // Every pair revises the number of calls, because a candidate may have slowed down the first ones on purpose.
+        // The number of calls is revised for every pair, because a candidate may have slowed down its first calls on
+        // purpose.
         self.calls = calls_for_a_block(fastest(pairing.samples), self.most_calls).max(self.least_calls);
         if self.order.is_empty() {
             let first = pairing.draws.random.random::<bool>();
@@ -126,7 +131,7 @@ impl Pairs {
         Order { calls: self.calls, baseline_first, all_slots: false }
     }
 
-    /// Adds a pair that was made and checked, unless one of its blocks is too short, or took no longer than the
+    /// Adds a pair that was made and checked, unless one of its blocks is too short or took no longer than the
     /// hand-off.
     pub(super) fn add<M: VariantMemory>(
         &mut self,
@@ -173,7 +178,7 @@ pub(super) fn note<M: VariantMemory>(
     }
 }
 
-/// Adds the longest time that the calls of a pair can have taken. This bound does not depend on the hand-off.
+/// Adds an upper bound of the time of a pair's calls. This bound does not depend on the hand-off.
 fn note_longest<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Block], calls: u32) {
     for (block, samples) in blocks.iter().zip(&mut *pairing.samples) {
         samples.add(block);
@@ -214,7 +219,7 @@ mod tests {
     use super::*;
     use crate::session::{IdleRound, WakeCost};
 
-    /// A side with idle rounds that took these numbers of microseconds.
+    /// Returns the samples of a side whose idle rounds took these numbers of microseconds.
     fn side(us: &[u64]) -> Samples {
         let wake = WakeCost { cpu: Duration::ZERO, threads: 1 };
         let round = |&us| IdleRound {
@@ -250,13 +255,13 @@ mod tests {
     #[test]
     fn handoff_is_that_of_the_rounds_among_the_pairs_if_there_are_enough() {
         let us = Duration::from_micros;
-        // The rounds of an earlier runner, those among the pairs, and those after them.
+        // There are rounds of an earlier runner, rounds among the pairs, and rounds after the pairs.
         for (among, after, handoff) in [
             (&[20, 20, 20][..], &[30, 30, 30, 30][..], 20),
-            // Too few are among them, so all since the first pair count.
+            // Too few rounds are among the pairs, so all rounds since the first pair are used.
             (&[20, 20], &[30, 30, 30], 30),
             (&[], &[30, 30, 30], 30),
-            // Too few in all.
+            // There are too few rounds in total, so `measured` is used.
             (&[20], &[20], 7),
         ] {
             let earlier = [5, 5, 5, 5];

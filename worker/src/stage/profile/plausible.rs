@@ -1,7 +1,7 @@
-//! Checks whether the figures of an entry are plausible. Compares them with the runner's own clock, with the limits of
-//! a machine, and with the runner's work in idle rounds.
+//! Checks whether the figures of an entry are plausible. They are compared with the runner's own clock and with what a
+//! machine can do, and the idle rounds must show that the runner does not work in them.
 //!
-//! Judges finished samples. It does not time anything, and does not compare outputs.
+//! This file judges finished samples. It does not time anything, and does not compare outputs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,16 +14,18 @@ use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::{DeviceFacts, SessionError};
 
-/// More than any current CPU can write, even to its caches. A call that would need 20 TB/s did not write its outputs.
+/// A rate at which no current CPU can write, even to its caches. A call that would need to write faster than 20 TB/s
+/// did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
-/// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
+/// The factor by which calls on a device may write faster than the device copied when its copy rate was measured. It
+/// allows for errors of measurement.
 const COPY_MARGIN: f64 = 1.1;
-/// A runner has reported "done" too early if it claims that a block took longer than our clock shows: by more than
-/// this, and by more than a tenth.
+/// The largest tolerated excess of a block's time by the runner's own clock over its time by the worker's clock. If the
+/// excess is larger than this, and also larger than a tenth of the time, the runner reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Checks whether a side works during idle rounds, when the clock does not run. Without the comparison with `other`,
-/// work in half of the rounds is no proof: the machine could cause it.
+/// Checks whether a side works during idle rounds, in which the clock does not run. If half of the rounds show work,
+/// this is a proof only in comparison with `other`, because the machine could be the cause.
 pub(super) fn works_unasked(
     context: &Context<'_>,
     samples: &Samples,
@@ -63,7 +65,8 @@ pub(super) fn works_unasked(
     }
 }
 
-/// Compares the time by the runner's own clock with the worker's, and the worker's with what a machine can do.
+/// Compares the time by the runner's own clock with the worker's time, and the worker's time with what a machine can
+/// do.
 pub(super) fn implausible(
     context: &Context<'_>,
     samples: &Samples,
@@ -75,9 +78,9 @@ pub(super) fn implausible(
     let written = context.recorded.outputs.iter().filter(|output| output.arguments.is_empty());
     let outputs: u64 = written.map(|output| output.tensor.distinct_bytes().get()).sum();
     let most_ms = median(&samples.most_ms);
-    // Every element of the outputs may be compared, so a call must write each of them; elements along an expanded axis
-    // are one element. Two kinds of tensors do not count: arguments that the call changes, because a call may change
-    // few of their elements, and inputs, because a kernel may need few of their elements.
+    // Every element of the outputs may be compared, so a call must write each of them. (The elements along an expanded
+    // axis are a single element.) Two kinds of tensors are left out: arguments that the call changes, because a call
+    // may change few of their elements, and inputs, because a kernel may need few of their elements.
     let copy_rate = device.and_then(|device| device.copy_rate);
     if too_fast(most_ms, outputs, fastest_write(copy_rate)) {
         let mut detail =
@@ -93,8 +96,9 @@ pub(super) fn implausible(
     if device.is_some() {
         return Ok(seen_by_the_host(context, samples, ms, calls));
     }
-    // On a busy machine, the runner's clock may show much less than ours, because it is read between our two readings.
-    // If it shows more, "done" was reported before the calls were finished.
+    // On a busy machine, the runner's clock may show much less time than the worker's, because the runner reads its
+    // clock between the worker's two readings. If it shows more time, the runner reported "done" before its calls were
+    // finished.
     let claim = median(&samples.claims);
     if claims_more(claim, ms * f64::from(calls), handoff) {
         return Ok(Some(stop(
@@ -110,7 +114,7 @@ pub(super) fn implausible(
 }
 
 /// Compares a device's clock with the host's. A busy host notices the end of some blocks too late, but not of all
-/// blocks, so the smallest difference counts.
+/// blocks, so only the smallest difference is judged.
 fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
     let claim = samples.claims.iter().copied().reduce(f64::min)?;
     claims_more(claim, ms * f64::from(calls), Duration::ZERO).then(|| {
@@ -122,14 +126,14 @@ fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u3
     })
 }
 
-/// One clock shows `ms` for a block, and the other `claim` times as much. Returns true if the excess is larger than
-/// `margin` and too large for an error of measurement.
+/// Compares two clocks, one of which shows `ms` for a block and the other `claim` times as much. Returns true if the
+/// excess is larger than `margin` and too large to be an error of measurement.
 fn claims_more(claim: f64, ms: f64, margin: Duration) -> bool {
     EXCESS_CLAIM_MS + margin.as_secs_f64() * 1e3 < (claim - 1.0) * ms && 1.1 < claim
 }
 
-/// The highest rate, in bytes per second, at which calls can write. `copy_rate` is the device's copy rate; `None` on a
-/// CPU, or if it is unknown.
+/// Returns the highest rate, in bytes per second, at which calls can write. `copy_rate` is the device's copy rate, or
+/// `None` on a CPU or if the rate is unknown.
 fn fastest_write(copy_rate: Option<f64>) -> f64 {
     copy_rate.map_or(FASTEST_WRITE_BYTES_PER_SECOND, |rate| rate * COPY_MARGIN)
 }
@@ -140,7 +144,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, because the hand-off may
+/// Returns true if a call was too fast to write its outputs. `most_ms` includes the hand-off, because the hand-off may
 /// be overestimated.
 fn too_fast(most_ms: f64, outputs: u64, fastest: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "an order of magnitude is enough")]
@@ -155,9 +159,9 @@ mod tests {
     #[test]
     fn call_that_is_all_hand_off_is_not_too_fast() {
         let (outputs, fastest) = (131_072, FASTEST_WRITE_BYTES_PER_SECOND);
-        // One call of 4 us that consists entirely of hand-off: this proves nothing.
+        // A call of 4 us that consists entirely of hand-off proves nothing.
         assert!(!too_fast(0.004, outputs, fastest));
-        // 512 calls in 2 us including the hand-off: no CPU writes 64 MiB in that time.
+        // 512 calls in 2 us, including the hand-off, are too fast, because no CPU writes 64 MiB in that time.
         assert!(too_fast(0.002 / 512.0, outputs, fastest));
         assert!(too_fast(0.0, outputs, fastest));
         // Without outputs there is nothing to prove.

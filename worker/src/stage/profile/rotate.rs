@@ -1,8 +1,8 @@
 //! Times the entries of a batch in turns (`cache_state = "rotate"`). Before each call, the caches contain data of the
 //! other entries' calls, as in a model that runs one layer after another.
 //!
-//! A round makes one call of every entry on one side, then on the other. If both sides called an entry one after the
-//! other, the second side would find the first one's data in the caches.
+//! In each round, one side calls every entry once, and then the other side does the same. If both sides called an entry
+//! immediately after each other, the second side would find the first side's data in the caches.
 
 use rand::seq::SliceRandom;
 
@@ -24,7 +24,7 @@ pub(super) struct Rotation<'r, 'b, M> {
 }
 
 impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
-    /// Times every entry that has elements. After the warm-up, makes rounds until each entry has enough pairs.
+    /// Times every entry that has output elements. After the warm-up, makes rounds until each entry has enough pairs.
     pub(super) fn run(&mut self) -> Result<Made<()>, SessionError> {
         let mut entries: Vec<usize> = (0..self.contexts.len())
             .filter(|&index| !self.contexts[index].recorded.has_no_elements())
@@ -52,7 +52,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         Ok(Ok(()))
     }
 
-    /// Warms up the entries. Returns them, each with an empty list of pairs.
+    /// Warms up the entries. Returns each entry with an empty list of pairs.
     fn warm_up(&mut self, entries: &[usize]) -> Result<Made<Vec<(usize, Pairs)>>, SessionError> {
         let (mut busy, mut threads) = (0.0_f64, 1);
         let mut turns = Vec::with_capacity(entries.len());
@@ -79,12 +79,12 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
             let order = pairs.next(&mut pairing);
             open.push(pairing.open(order));
         }
-        // The first entry decides the order of the sides for the whole round.
+        // The pair of the first entry decides which side goes first in the whole round.
         let numbers = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
         for &number in numbers {
             // The varied inputs of all entries start at the same place in the same memory, and `time_side` overwrites
-            // only those of its own entry. If another entry's inputs take more space, the rest of them would stay
-            // there, and the next side could read them early.
+            // only the inputs of its own entry. If another entry's inputs are larger, their end would stay in memory,
+            // and the next side could read it early. Therefore, the inputs of all entries are overwritten here.
             for (index, pairs) in &*turns {
                 self.pairing(*index).hide(pairs.calls)?;
             }

@@ -1,4 +1,4 @@
-//! The measurements of one side of an entry, over all runners of that side.
+//! Collects the measurements of one side of an entry, from all runners of that side.
 
 use std::time::Duration;
 
@@ -6,20 +6,21 @@ use rand::Rng;
 
 use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 
-/// The largest number of blocks that are kept.
+/// The maximum number of blocks that are kept.
 const MAX_KEPT: usize = 24;
 
 #[derive(Default)]
 pub(super) struct Samples {
-    /// Milliseconds per call, without the hand-off.
+    /// For each block, the milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
-    /// For each block in `ms`, the milliseconds per call for which threads waited for a CPU; 0 if they are not known.
+    /// For each block in `ms`, the milliseconds per call for which threads waited for a CPU, or 0 if this is unknown.
     pub(super) waited_ms: Vec<f64>,
-    /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes disturbed blocks, and
-    /// blocks that took no longer than the hand-off, which `ms` may leave out.
+    /// For each block, the milliseconds per call with the hand-off, which are an upper bound of the time of a call.
+    /// This list also contains blocks that `ms` may leave out: disturbed blocks, and blocks that took no longer than
+    /// the hand-off.
     pub(super) most_ms: Vec<f64>,
-    /// For each block, the time by the runner's own clock, divided by the worker's figure without the hand-off. On a
-    /// device, the time by the host's clock, divided by the device's figure.
+    /// For each block, the time by the runner's own clock, divided by the worker's time without the hand-off. On a
+    /// device, the time by the host's clock, divided by the device's time.
     pub(super) claims: Vec<f64>,
     pub(super) rounds: Vec<IdleRound>,
     pub(super) discarded: u32,
@@ -27,22 +28,23 @@ pub(super) struct Samples {
     pub(super) plan_ms: Option<f64>,
     /// The shortest estimate so far of the time of a call.
     pub(super) estimate: Duration,
-    /// True if the current runner has made a timed call. A first call may compile.
+    /// True if the current runner has made a timed call. This matters for the time limit, because the first call may
+    /// compile.
     pub(super) called: bool,
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
-    /// The total time for which the runner's threads waited for a CPU in these blocks, on average per thread. Includes
-    /// the waits of the worker's thread. `None` if the operating system does not report it.
+    /// The total time for which the runner's threads waited for a CPU in these blocks, averaged over the threads. It
+    /// includes the waits of the worker's thread. `None` if the operating system does not report waits.
     waited: Option<Duration>,
-    /// The readings of the device for each timed block; empty on a CPU.
+    /// The device's readings for each timed block. The list is empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
     pub(super) kept: Vec<KeptBlock>,
     /// The number of blocks that were offered to `keep` so far.
     offered: usize,
 }
 
-/// A block whose outputs are later compared with a fresh runner's.
+/// A block that a fresh runner repeats later, to compare the outputs.
 pub(super) struct KeptBlock {
     /// The seed of the block's inputs.
     pub(super) seed: u64,
@@ -52,7 +54,7 @@ pub(super) struct KeptBlock {
 }
 
 impl Samples {
-    /// Adds the elapsed time and the waiting time of a timed block, and a device's readings.
+    /// Adds the elapsed time and the waiting time of a timed block, and the device's readings if there are any.
     pub(super) fn add(&mut self, block: &Block) {
         self.elapsed += block.elapsed;
         if let Some(waited) = block.waited {
@@ -61,19 +63,20 @@ impl Samples {
         self.on_device.extend(block.on_device);
     }
 
-    /// The device's clock rate in each block, in MHz.
+    /// Returns the device's clock rate in each block, in MHz.
     pub(super) fn clocks(&self) -> impl Iterator<Item = u32> {
         self.on_device.iter().filter_map(|block| block.pace.clock_mhz)
     }
 
-    /// The time that runner and worker waited for a CPU, as a share of the time of the timed blocks, at most 1; `None`
-    /// if the operating system does not report it.
+    /// Returns the time for which runner and worker waited for a CPU, as a share of the time of the timed blocks. The
+    /// share is at most 1. Returns `None` if the operating system does not report waits.
     pub(super) fn wait_share(&self) -> Option<f64> {
         let share = self.waited?.as_secs_f64() / self.elapsed.as_secs_f64();
         share.is_finite().then_some(share.min(1.0))
     }
 
-    /// Keeps a random sample of the blocks, in which each block has the same probability.
+    /// Offers a block to the random sample of kept blocks. Each block that was offered has the same probability of
+    /// being in the sample.
     pub(super) fn keep(&mut self, block: KeptBlock, random: &mut impl Rng) {
         self.offered += 1;
         if self.kept.len() < MAX_KEPT {
@@ -87,23 +90,23 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of
-/// its time.
+/// The limit on waiting in a block, as the reciprocal of a share of the block's time. If runner and worker together
+/// waited for a CPU for longer than this share, the block counts as preempted.
 const PREEMPTED_ONE_IN: u32 = 50;
 
-/// The largest number of threads of a side.
+/// Returns the largest number of threads of a side.
 pub(super) fn most_threads(sides: &[Samples]) -> u32 {
     sides.iter().map(|side| side.threads).max().unwrap_or(1)
 }
 
-/// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else
-/// ran there. Known only for single-threaded runners, because several threads of one runner can wait for each other.
+/// Returns true if the runner or the worker's thread had to wait for a CPU during the block because other processes
+/// used it. Returns false for runners with several threads, because these threads can wait for each other.
 pub(super) fn was_preempted(block: &Block) -> bool {
     block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
 }
 
-/// Returns true if a thread of a runner with several threads waited for a CPU, on average, for more than a fiftieth
-/// of the block. Such a block is not discarded, but it may be longer than the work.
+/// Returns true if the runner has several threads, and these waited for a CPU for more than a fiftieth of the block on
+/// average. Such a block is not discarded, but it may have taken longer than its work.
 pub(super) fn threads_waited(block: &Block) -> bool {
     let threads = block.wake.threads;
     1 < threads && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited / threads)

@@ -1,23 +1,25 @@
-//! Extends the interval of the speed-up to the ratios that the shortest blocks of each side allow. Used if disturbed
-//! blocks count. Pure.
+//! Extends the interval of the speed-up to the ratios that the shortest blocks of each side allow. This is needed if
+//! disturbed blocks are used for the figures. This file does no I/O.
 //!
 //! Waiting for a CPU makes blocks longer, so a call takes at most about as long as in the shortest block. If threads
-//! waited in that block, the call takes less, by at most the sum of their waits.
+//! waited in this block too, the undisturbed time of a call may be shorter, by at most the sum of their waits.
 
 use opt_shared::outcome::Estimate;
 
 use super::samples::Samples;
 
-/// The smallest share of a block that counts as work. Without it, a block that only waited would have no lower bound.
+/// The smallest share of a block that is assumed to be work. Without this limit, the lower bound would be zero or less
+/// if threads waited all the time.
 const MIN_WORK: f64 = 0.01;
-/// Only blocks that are at most this many times as long as the shortest count for the lower bound. Among these, the
-/// block with the longest time without its waits sets the bound.
+/// The largest ratio between a block and the shortest one for which the block is used to find the lower bound. The
+/// bound is the longest time, without waits, of the blocks within this ratio.
 const SIMILAR: f64 = 1.02;
-/// If the share of the time for which the candidate's threads waited is more than this many times the baseline's, the
-/// candidate caused these waits itself, and gains nothing by them.
+/// The largest plausible ratio between the candidate's and the baseline's share of time spent waiting. If the
+/// candidate's threads waited for more than that, the candidate caused the waits itself, and they do not extend the
+/// interval.
 const MAX_SHARES: f64 = 2.0;
 
-/// The bounds of the time of a call in milliseconds.
+/// The lower and the upper bound of the time of a call, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     least: f64,
@@ -25,7 +27,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Returns `None` without blocks.
+    /// Computes the bounds from a side's blocks. Returns `None` if there are no blocks.
     fn of(samples: &Samples) -> Option<Self> {
         let most = samples.ms.iter().copied().reduce(f64::min)?;
         let similar = samples.ms.iter().zip(&samples.waited_ms).filter(|(ms, _)| **ms <= most * SIMILAR);
@@ -53,7 +55,7 @@ mod tests {
     use super::super::samples::tests::block;
     use super::*;
 
-    /// Blocks of one call, with their times and waits in milliseconds.
+    /// Returns samples of blocks with one call each. `blocks` has their times and waits in milliseconds.
     fn samples(blocks: &[(f64, f64)]) -> Samples {
         let mut samples = Samples::default();
         (samples.ms, samples.waited_ms) = blocks.iter().copied().unzip();
@@ -64,24 +66,24 @@ mod tests {
     fn interval_is_extended_by_what_the_shortest_blocks_may_have_waited() {
         let estimate = Estimate { value: 3.0, ci_low: 2.8, ci_high: 3.2 };
         for (candidate, baseline, low, high) in [
-            // Neither waited: only the ratio of the shortest times is added.
+            // Neither side waited, so only the ratio of the shortest times is added to the interval.
             (&[(1.0, 0.0)][..], &[(2.0, 0.0)][..], 2.0, 3.2),
             (&[(1.0, 0.0)], &[(4.0, 0.0)], 2.8, 4.0),
-            // Waits in a block that is much longer than the shortest do not count.
+            // Waits in a block that is much longer than the shortest are ignored.
             (&[(1.0, 0.0)], &[(3.0, 0.0), (9.0, 8.9)], 2.8, 3.2),
-            // The baseline waited, so it may be faster; the candidate waited, so the ratio may be larger.
+            // If the baseline waited, it may be faster. If the candidate waited, the ratio may be larger.
             (&[(1.0, 0.0)], &[(3.0, 1.5)], 1.5, 3.2),
             (&[(1.0, 0.5)], &[(3.0, 0.0)], 2.8, 6.0),
             // Two threads waited for longer than the block took.
             (&[(1.0, 2.0)], &[(3.0, 6.0)], 0.03, 300.0),
-            // A block of nearly the same length waited less; a longer one would not count.
+            // A block of nearly the same length waited less, so it sets the bound. A longer block is ignored.
             (&[(1.0, 0.9), (1.02, 0.1), (1.03, 0.0)], &[(3.0, 0.0)], 2.8, 3.0 / 0.92),
         ] {
             let found = widened(estimate, &samples(candidate), &samples(baseline));
             assert!((found.ci_low - low).abs() < 1e-9 && (found.ci_high - high).abs() < 1e-9, "{found:?}");
             assert!((found.value - 3.0).abs() < 1e-9);
         }
-        // Waits do not count if the candidate waits for more than twice the baseline's share of the time.
+        // Waits are ignored if the candidate waits for more than twice the baseline's share of the time.
         for (waited_us, high) in [(50, 6.0), (51, 3.2)] {
             let (mut candidate, mut baseline) = (samples(&[(1.0, 0.5)]), samples(&[(3.0, 0.0)]));
             candidate.add(&block(1, waited_us));

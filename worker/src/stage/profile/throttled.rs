@@ -1,30 +1,31 @@
-//! A timed pair, and what disturbed it: another process, or a device that ran slower than usual. Pure.
+//! Decides whether a timed pair was disturbed by another process, or by a device that ran slower than usual. This file
+//! does no I/O.
 
 use std::time::Duration;
 
 use super::{BASELINE, CANDIDATE};
 use crate::session::Block;
 
-/// A block whose clock rate is below this share of the median clock rate is throttled.
+/// The share of the median clock rate below which a block counts as throttled.
 const LEAST_SHARE: f64 = 0.75;
 
-/// A timed pair.
+/// The measurements of a pair of blocks, or of a single block if there is no baseline.
 pub(super) struct Timed {
     /// For each side, the time of its block with the hand-off.
     pub(super) elapsed: Vec<Duration>,
-    /// For each side, the time of its block by the runner's own clock; on a device, by the host's. Empty if the times
-    /// are sums over several blocks.
+    /// For each side, the time of its block by the runner's own clock or, on a device, by the host's clock. The list is
+    /// empty if the times are sums over several blocks.
     pub(super) claimed: Vec<Duration>,
     /// The number of calls in each of these times.
     pub(super) calls: u32,
     /// The number of hand-offs in each of these times.
     pub(super) handoffs: u32,
-    /// For each side, whether its block was preempted: its runner or the worker had to wait for a CPU.
+    /// For each side, true if its block was preempted, which means that its runner or the worker had to wait for a CPU.
     pub(super) preempted: Vec<bool>,
-    /// For each side, the milliseconds per call for which threads of the runner and the worker's thread waited for a
-    /// CPU; 0 if they are not known.
+    /// For each side, the milliseconds per call for which the runner's threads and the worker's thread waited for a
+    /// CPU, or 0 if this is unknown.
     pub(super) waited_ms: Vec<f64>,
-    /// True if the threads of a side with several threads waited for a noticeable share of its block.
+    /// True if a side has several threads, and these waited for a noticeable share of its block.
     pub(super) threads_waited: bool,
     /// The device's clock rate in each side's block, in MHz.
     pub(super) clocks: Vec<Option<u32>>,
@@ -35,23 +36,23 @@ impl Timed {
         Some(self.elapsed.get(side)?.saturating_sub(handoff * self.handoffs))
     }
 
-    /// The milliseconds per call of a side, without the hand-offs.
+    /// Returns the milliseconds per call of a side, without the hand-offs.
     pub(super) fn ms(&self, side: usize, handoff: Duration) -> Option<f64> {
         self.net(side, handoff).map(|net| ms_per_call(net, self.calls))
     }
 
-    /// The time by the runner's own clock, divided by the time without the hand-offs.
+    /// Returns the time by the runner's own clock, divided by the worker's time without the hand-offs.
     pub(super) fn claim(&self, side: usize, handoff: Duration) -> Option<f64> {
         Some(self.claimed.get(side)?.as_secs_f64() / self.net(side, handoff)?.as_secs_f64().max(1e-9))
     }
 
-    /// The time of the fastest side's block. If the times are sums over several blocks, the average of that side's
-    /// blocks.
+    /// Returns the time of the faster side's block. If the times are sums over several blocks, this is the average over
+    /// that side's blocks.
     pub(super) fn shortest(&self) -> Option<Duration> {
         self.elapsed.iter().min().map(|&elapsed| elapsed / self.handoffs.max(1))
     }
 
-    /// The time of a call of the baseline, divided by that of the candidate.
+    /// Returns the time of a call of the baseline, divided by the time of a call of the candidate.
     pub(super) fn ratio(&self, handoff: Duration) -> Option<f64> {
         Some(self.ms(BASELINE, handoff)? / self.ms(CANDIDATE, handoff)?)
     }
@@ -75,8 +76,8 @@ pub(super) fn clock_of(block: &Block) -> Option<u32> {
     block.on_device?.pace.clock_mhz
 }
 
-/// The clock rate below which a block is throttled, in MHz: a share of the median of all blocks so far. `None` on a
-/// CPU, or if the device did not report its clock rate.
+/// Returns the clock rate, in MHz, below which a block counts as throttled. It is a share of the median of all blocks
+/// so far. Returns `None` on a CPU, or if the device did not report its clock rate.
 pub(super) fn least_clock(clocks: impl Iterator<Item = u32>) -> Option<f64> {
     let mut clocks: Vec<u32> = clocks.collect();
     clocks.sort_unstable();

@@ -1,4 +1,5 @@
-//! Finds timed calls that made too little of a small change to an argument ([`crate::judge::change`]).
+//! Finds timed calls that left out too much of a small change to an argument. [`crate::judge::change`] measures the
+//! change.
 
 use std::io;
 
@@ -10,15 +11,14 @@ use crate::judge::check::OutputCheck;
 use crate::session::{Session, SessionError};
 use crate::stage::calls::EntryCalls;
 
-/// The block to check: `slots` are the calls to check, in ascending order.
+/// A block to check. `slots` are the output slots of the calls to check, in ascending order.
 pub(super) struct Checked<'a> {
     pub(super) calls: u32,
     pub(super) seed: u64,
     pub(super) slots: &'a [u32],
 }
 
-/// Returns the first of the block's slots to check in which the candidate made too little of the change that the oracle
-/// made.
+/// Returns the first of the slots to check in which the candidate made too little of the change that the oracle made.
 pub(super) fn too_little(
     entry: &EntryCalls<'_>,
     variation: &mut Variation,
@@ -68,8 +68,9 @@ pub(super) fn too_little(
     Ok(None)
 }
 
-/// The changes to arguments that vary. The inputs of all calls of the block are drawn again, because the memory of the
-/// variants may contain those of another entry. Only small changes need this, so it is rare.
+/// Returns the changes that were made to arguments with new values. To get the values before the call, the inputs of
+/// all calls of the block are drawn again, because the memory of the variants may contain inputs of another entry by
+/// now. This is needed only for small changes, so it is rare.
 fn made_from_variants(
     entry: &EntryCalls<'_>,
     variation: &mut Variation,
@@ -121,7 +122,7 @@ mod tests {
     };
     use crate::session::{Backend, BlockOrder, TimedSession, Variants, Varied, nothing_new};
 
-    /// The call that differs from the others.
+    /// The number of the call whose result differs from the others'.
     const ODD: u32 = 1;
 
     /// Adds 0.01 to the first input, in place.
@@ -217,13 +218,13 @@ mod tests {
             (not_the_odd, &[0, 2], Some(0.9), None),
             (four_fifths, &[0, 1, 2], Some(0.9), Some(0)),
             (four_fifths, &[0, 1, 2], Some(0.7), None),
-            // The norms bound what is left undone.
+            // The norms limit how much a call can leave undone.
             (never, &[0, 1, 2], None, None),
         ] {
             let found = found(true, [candidate, right], slots, least_share);
             assert_eq!(found, slot, "slots {slots:?}, {least_share:?}");
         }
-        // If an input does not vary, its recorded values are those before the call.
+        // If an input does not vary, its values before the call are the recorded ones.
         let changes: fn(u32) -> Play = |_| Play::OffBy(0.5);
         let changes_in_the_odd: fn(u32) -> Play =
             |call| if call == ODD { Play::OffBy(0.5) } else { Play::Right };

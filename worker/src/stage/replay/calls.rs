@@ -1,8 +1,8 @@
-//! Makes the calls of a replay. Each step gets a session over the pool's slots, and its outputs are compared with the
-//! capture.
+//! Makes the calls of a replay. Each step's call runs in a session of its own, whose input tensors lie in slots of the
+//! pool. The outputs are compared with the recorded ones.
 //!
-//! A candidate with host code sees only the slots of its own step, which are ready before it starts. A kernel on a
-//! device can reach the whole pool.
+//! A candidate with host code can access only the slots of its own step, which are loaded before it starts. A kernel on
+//! a device can access the whole pool.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ use crate::stage::failure::{
 };
 use crate::stage::{POISONS, Progress, informative_end, printed};
 
-/// The slot that a step's only call writes.
+/// The number of the output slot that a step's only call writes.
 const SLOT: u32 = 0;
 const POISON: u8 = POISONS[0];
 
-/// The number of bytes of an output that are digested at a time.
+/// The number of bytes of an output that are read and digested at a time.
 const CHUNK: usize = 1 << 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -57,14 +57,14 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) backend: &'a B,
     pub(crate) progress: Progress<'a>,
     pub(crate) task: &'a ReplayTask,
-    /// The candidates of the task's callees, in the same order.
+    /// The opened candidates, in the order of the task's callees.
     pub(crate) candidates: Vec<B::Candidate>,
     pub(crate) locations: &'a Locations,
-    /// The pool's memory, which sessions map.
+    /// The memory of the pool, which each session maps.
     pub(crate) arena: B::Arena,
     pub(crate) opened: Option<OpenedEntry>,
-    /// If the task drops cached pages, guards for the parts of the capture that the current step reads outside the
-    /// pool, mainly expected outputs.
+    /// Present if the task drops cached pages: guards for the parts of the capture that the current step reads without
+    /// using the pool, mainly expected outputs.
     pub(crate) guards: Option<EntryGuards>,
     pub(crate) steps: Vec<ReplayStep>,
     pub(crate) outputs_digest: blake3::Hasher,
@@ -77,9 +77,11 @@ impl<B: Backend> Caller for Calls<'_, B> {
 
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, StepError> {
         let Some(call) = self.task.steps.get(step) else { return Ok(None) };
-        // The session's process starts while headers are read and loads are awaited.
+        // This starts the session's process early, so that it starts while headers are read and while the step waits
+        // for its constants.
         self.backend.prepare(&self.candidates[call.callee as usize]);
-        // The previous step's pages are dropped, and this entry is watched before any of it is read.
+        // Dropping the previous guards drops the previous step's cached pages. The new guards must exist before any of
+        // this entry is read.
         self.guards = None;
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
         let mut guards = self.task.drop_cache.then(watch);
@@ -122,7 +124,7 @@ impl<B: Backend> Calls<'_, B> {
         &self.task.callees[self.task.steps[step].callee as usize]
     }
 
-    /// Makes the step's call, and returns its time, including the hand-off, and its launches.
+    /// Makes the step's call. Returns the call's launches and its time, which includes the hand-off.
     fn one_call(
         &mut self,
         step: usize,
@@ -161,22 +163,22 @@ impl<B: Backend> Calls<'_, B> {
             Err(over) => over,
         };
         let (failure, end) = failure_of(recorded, over, ending);
-        // A failure ends the replay, so there is time to look for damaged captures. Other entries' captures count too,
-        // because a constant is loaded from the first capture that contains it.
+        // A failure ends the replay, so there is time to look for damaged captures. Captures of other entries are
+        // checked too, because a constant is loaded from the first capture that contains it.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
         let failure = unless_damaged(failure, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
     }
 }
 
-/// The launches that the plan describes for a call whose tensors lie in these slots. Empty if they cannot be evaluated,
-/// in which case the session refuses the candidate.
+/// Returns the launches that the plan file describes for a call whose tensors lie in these slots. The list is empty if
+/// the description cannot be evaluated. In this case the session refuses the candidate.
 fn planned_launches(launch: &Launch, recorded: &Recorded, slots: &[Option<PoolSlot>]) -> Vec<KernelLaunch> {
     let Ok(resolved) = resolve(launch, &recorded.arguments, &recorded.outputs) else { return Vec::new() };
     let is_tensor = |argument: &&Argument| matches!(argument.value, ArgumentValue::Tensor(_));
     let constant_of = |value: &Value| {
         let Value::Pointer(Pointer::Argument(number)) = *value else { return None };
-        // The kernel gets the output buffer for an argument that the call changes, not the copy in the pool.
+        // For an argument that the call changes, the kernel gets the output buffer and not the copy in the pool.
         if recorded.outputs.iter().any(|output| output.arguments.contains(&number)) {
             return None;
         }
@@ -209,8 +211,8 @@ fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFail
     (unless_tasks_were_refused(failure, tasks_refused), end)
 }
 
-/// Loads the candidate, makes its plan call (if it has one) and one call. If the outputs are correct, adds them to the
-/// digest of all outputs.
+/// Loads the candidate, and makes its plan call (if it has one) and one call. If the outputs are correct, adds them to
+/// the digest of all outputs.
 fn drive(
     callee: &ReplayCallee,
     recorded: &Recorded,

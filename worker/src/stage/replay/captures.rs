@@ -1,7 +1,8 @@
-//! The captures of a replay: the tensors that each entry needs, their locations and their digests.
+//! Finds the tensors that each entry of a replay needs, their locations in the captures, and their digests.
 //!
-//! Reads the headers of all entries, and makes the recording if there is none. Tensors are read in chunks, and dropped
-//! from the page cache if the task requires it. `cursor` compares the entries with the schedule of the recording.
+//! This file reads the headers of all entries, and makes the recording if there is none yet. Tensors are read in
+//! chunks, and their cached pages are dropped if the task requires this. `cursor` compares the entries with the
+//! schedule in the recording.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,7 +29,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
 
-/// An error for which a capture is to blame, unless file descriptors or memory ran out.
+/// An error in reading captures. A capture is to blame, unless file descriptors or memory ran out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CapturesError {
     #[error(transparent)]
@@ -41,7 +42,7 @@ pub(crate) enum CapturesError {
     Read { name: String, source: io::Error },
 }
 
-/// An error of the recording's file, for which the host is to blame.
+/// An error in reading or writing the recording's file. The host is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("reading the recording {}", path.display())]
@@ -54,28 +55,28 @@ pub(crate) enum FileError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The location of a tensor's bytes: `bytes` bytes of a storage, from `start` on.
+/// The location of a tensor's bytes: `bytes` bytes of a storage, beginning at offset `start`.
 #[derive(Clone, Debug)]
 struct Location {
     capture: PathBuf,
     storage: StorageId,
     start: u64,
     bytes: Bytes,
-    /// The tensor's name and its entry's, for messages.
+    /// The names of the tensor and its entry, for messages.
     name: String,
 }
 
-/// The location of every distinct tensor, by its identity.
+/// The location of every distinct tensor, by the tensor's key.
 #[derive(Default)]
 pub(crate) struct Locations {
     of: HashMap<Key, Location>,
 }
 
-/// An opened entry, with its tensors in the order of the call's arguments.
+/// An opened entry, and the tensors that it needs in the order of the call's arguments.
 pub(crate) struct OpenedEntry {
     pub(crate) recorded: Recorded,
     pub(crate) needs: Vec<Need>,
-    /// For every tensor argument, the index of its need; `None` if it has no bytes.
+    /// For every tensor argument, the index of its tensor in `needs`, or `None` if the tensor has no bytes.
     pub(crate) need_of_tensor: Vec<Option<usize>>,
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), Capture
     let mut locations = Locations::default();
     for call in &task.steps {
         let Some(callee) = task.callees.get(call.callee as usize) else { continue };
-        // Reading an entry's headers leaves a whole read-ahead window in the cache.
+        // The guards are needed because reading an entry's headers leaves a whole read-ahead window in the page cache.
         let guards = task.drop_cache.then(|| EntryGuards::watch(std::slice::from_ref(&call.entry), true));
         let opened = open_entry(&call.entry, &callee.callee.signature)?;
         drop(guards);
@@ -129,7 +130,7 @@ pub(crate) fn record(
     Ok(recorder.finish(&digests))
 }
 
-/// Reads a recording; `None` if there is none yet.
+/// Reads a recording. Returns `None` if there is none yet.
 pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -148,9 +149,9 @@ pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError
     Ok(Some(recording))
 }
 
-/// Writes the recording, completely or not at all.
+/// Writes the recording so that its file is either complete or does not exist.
 pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    // The reader would refuse a larger file.
+    // `read_recording` would refuse a larger file.
     if MAX_FILE_BYTES < bytes.len() as u64 {
         return Err(FileError::TooLarge { path: path.to_owned() });
     }

@@ -1,7 +1,8 @@
-//! Compares actual uses with the schedule, and actual launches with the plan's, one by one.
+//! Compares what a replay does with what was expected: the uses of tensors with the recorded schedule, and the kernel
+//! launches with those in the plan.
 //!
-//! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
-//! returns the same difference. The caller finds the actual uses in the entries. Pure.
+//! The first difference is final. It is reported with its index and with what was expected and found, and every later
+//! call returns the same difference. The caller determines the actual uses from the entries. This file does no I/O.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ pub enum Disagreement {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The position of the use in the schedule, or of the launch in its step. Both count from 0.
+    /// The position of the use in the schedule, or of the launch in its step, counted from 0.
     pub index: u32,
     pub expected: String,
     pub actual: String,
@@ -80,8 +81,8 @@ pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,
     step: u32,
-    /// The number of uses of each constant so far, counted independently of the schedule. It is the epoch of the next
-    /// use.
+    /// The number of uses of each constant so far, counted independently of the schedule. This number is the epoch of
+    /// the constant's next use.
     epochs: HashMap<Key, u32>,
     disagreement: Option<Disagreement>,
 }
@@ -91,7 +92,8 @@ impl<'a> Cursor<'a> {
         Self { recording, at: 0, step: 0, epochs: HashMap::new(), disagreement: None }
     }
 
-    /// Checks that the next step is this one, with these uses in this order. Returns the numbers of their constants.
+    /// Checks that the schedule continues with this step, and that the step uses these tensors in this order. Returns
+    /// the numbers of their constants.
     pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
         let begins = |it: &Step| ScheduleEvent::Begins {
             step: self.step,
@@ -118,7 +120,7 @@ impl<'a> Cursor<'a> {
             self.at += 1;
         }
         let expected = match self.recording.uses.get(self.at) {
-            // The next step checks that the next use belongs to it.
+            // If the next use belongs to another step, that step's check will compare it.
             Some(it) if it.step == self.step => self.expected(),
             _ => ScheduleEvent::StepEnds { step: self.step },
         };
@@ -127,8 +129,8 @@ impl<'a> Cursor<'a> {
         Ok(constants)
     }
 
-    /// Checks that the launches of the step that was just checked are the expected ones, in the same order and with the
-    /// same constants.
+    /// Checks the launches of the step that was passed to `step` last. They must be the planned ones, in the same order
+    /// and with the same constants.
     pub fn launches(
         &mut self,
         planned: &[KernelLaunch],
@@ -156,7 +158,7 @@ impl<'a> Cursor<'a> {
         self.disagree(Disagreement::Launch { step, difference: Difference { index, expected, actual } })
     }
 
-    /// Checks that no step and no use is left.
+    /// Checks that the schedule has no further step and no further use.
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
             let (job, entry) = (left.job.clone(), left.entry.clone());
@@ -186,7 +188,7 @@ impl<'a> Cursor<'a> {
         let Some(it) = self.recording.uses.get(self.at) else { return ScheduleEvent::Over };
         let constant = self.recording.constants.get(it.constant as usize);
         let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
-        // A use of a different size is not a use of this constant.
+        // If the sizes differ, this is not a use of the constant.
         let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
         ScheduleEvent::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
     }

@@ -1,9 +1,9 @@
-//! Replay under a budget: makes recorded calls in order. Their tensors stay on disk, and a pool of limited size
-//! contains only those that are needed.
+//! Replays recorded calls in order, with a limit on memory. The calls' tensors stay on disk, and a pool of limited size
+//! contains only the tensors that are needed next.
 //!
-//! Owns the stage from its task to its report. `planner` decides when each tensor is loaded and evicted, `cursor`
-//! compares the actual uses with the schedule, `pool` makes the copies, and `calls` makes the calls. A report has a
-//! result only if every step succeeded and matched the schedule.
+//! This file carries out the stage, from its task to its report. `planner` decides when each tensor is loaded and
+//! evicted, `cursor` compares the actual uses of tensors with the recorded schedule, `pool` makes the copies, and
+//! `calls` makes the calls. A report has a result only if every step succeeded and matched the schedule.
 
 mod calls;
 mod captures;
@@ -47,7 +47,7 @@ enum ReplayError {
     Steps(#[from] StepsError<StepError>),
 }
 
-/// Replays the calls of a task. Records an error in `head`.
+/// Replays the calls of a task. If this fails, records the error in `head`.
 pub(crate) fn run<B: Backend>(
     backend: &B,
     progress: Progress<'_>,
@@ -55,7 +55,7 @@ pub(crate) fn run<B: Backend>(
     head: &mut Head,
 ) -> Replayed {
     let result = try_run(backend, progress, task, head);
-    // An error that ends a context, or a panic in the driver, may be noticed only in the pool's thread.
+    // An error that makes a context unusable, or a panic in the driver, may cause a failure only in the pool's thread.
     let pool_failed = matches!(
         result,
         Err(ReplayError::Steps(StepsError::Pool {
@@ -94,7 +94,7 @@ fn try_run<B: Backend>(
     };
     let plan = planner::plan(wanted)?;
     let candidates = task.callees.iter().map(|it| backend.open(&it.callee)).collect::<Result<Vec<_>, _>>()?;
-    // A pool never needs to be larger than all constants together.
+    // The pool never needs more memory than all constants together.
     let size = task.budget.min(slots.iter().copied().sum());
     let (device, arena) = backend.pool(size)?;
     let outside =

@@ -1,8 +1,8 @@
-//! Plans the contents of a pool of a given size: computes the moves of every step before the first step.
+//! Plans which tensors a replay's pool loads and evicts at each step. The whole plan is computed before the first step.
 //!
-//! The whole schedule is known, so the constant whose next use is farthest away is evicted first (Belady). Prefetching
-//! a constant does not evict constants that are used before it or by the running step. Pure: moves depend only on
-//! `Wanted`.
+//! The whole schedule is known, so the constant whose next use is farthest away can be evicted first (Belady's
+//! algorithm). Prefetching a constant does not evict constants that are used earlier or by the running step. The plan
+//! depends only on `Wanted`.
 
 use opt_shared::replay::PoolFloor;
 use opt_shared::units::Bytes;
@@ -16,16 +16,17 @@ pub enum Move {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
-    /// Moves between the previous step and this one, which load the constants that this step still lacks.
+    /// The moves between the previous step and this one. They load the constants of this step that are not in the pool
+    /// yet.
     pub before: Vec<Move>,
-    /// Moves while this step runs, which prefetch constants of later steps.
+    /// The moves while this step runs. They prefetch constants of later steps.
     pub during: Vec<Move>,
-    /// The number of this step's constants that were in the pool.
+    /// The number of this step's constants that are already in the pool after the previous step.
     pub hits: u32,
     pub misses: u32,
 }
 
-/// The moves of a whole replay, and their sums.
+/// The moves of a whole replay, and their totals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovePlan {
     pub steps: Vec<StepMoves>,
@@ -54,7 +55,7 @@ pub struct Wanted<'a> {
     pub bytes: &'a [Bytes],
     pub pinned: &'a [bool],
     pub budget: Bytes,
-    /// The number of steps after the running one whose constants are prefetched.
+    /// How many steps ahead of the running one constants are prefetched.
     pub depth: u32,
 }
 
@@ -69,12 +70,12 @@ pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
     Ok(MovePlan { steps, bytes_moved: moved, evictions, peak })
 }
 
-/// The state of the plan after the steps so far.
+/// Computes the plan step by step. The fields describe the state after the last planned step.
 struct Planner<'a> {
     wanted: Wanted<'a>,
-    /// For each constant, the steps that still use it, the last one first.
+    /// For each constant, the steps that still have to use it, in descending order.
     uses: Vec<Vec<usize>>,
-    /// Constants in the pool that may be evicted.
+    /// The constants in the pool that may be evicted, that is, those that are not pinned.
     resident: Vec<u32>,
     /// For each constant, true if it is in the pool.
     is_in: Vec<bool>,
@@ -104,7 +105,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the loads and evictions before a step, and those while it runs.
+    /// Plans the loads and evictions before a step, and those while the step runs.
     fn step(&mut self, step: usize) -> StepMoves {
         let mut moves = StepMoves::default();
         let set = &self.wanted.sets[step];
@@ -114,7 +115,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             moves.misses += 1;
-            // This cannot fail: the budget is at least the floor, so all constants of a step fit.
+            // This cannot fail, because the budget is at least the floor, so all constants of a step fit into the pool.
             self.fetch(constant, step, step, &mut moves.before);
         }
         for &constant in set {
@@ -134,8 +135,8 @@ impl<'a> Planner<'a> {
         moves
     }
 
-    /// Loads a constant for step `next`: this step or a later one. Returns false if that would evict a constant of the
-    /// running step, or one that is used before `next` or in it.
+    /// Loads a constant for step `next`, which is `step` or a later one. Returns false if the load would evict a
+    /// constant of `step`, or a constant whose next use is not after `next`.
     fn fetch(&mut self, constant: u32, step: usize, next: usize, moves: &mut Vec<Move>) -> bool {
         let wanted = self.wanted.slots[constant as usize];
         let mut missing = (self.held + wanted) - self.wanted.budget;
@@ -178,7 +179,8 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The next step that uses the constant, which may be the running one; `usize::MAX` if there is none.
+    /// Returns the next step that uses the constant, which may be the step being planned, or `usize::MAX` if there is
+    /// none.
     fn next_use(&self, constant: u32) -> usize {
         self.uses[constant as usize].last().copied().unwrap_or(usize::MAX)
     }

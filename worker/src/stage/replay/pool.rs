@@ -1,7 +1,9 @@
-//! The pool: a thread that owns the device and executes the plan's moves, some of them while calls run.
+//! Loads tensors into the pool of a replay and evicts them, as the plan says. This happens in a separate thread, which
+//! owns the device and also works while calls run.
 //!
-//! Owns the order of the copy queue and counts its work. A slot contains poison from its allocation until its bytes
-//! have arrived. The digest of every load is compared with the recorded one. The source provides the bytes.
+//! This file decides the order of the copies and counts them. A slot contains poison from its allocation until its
+//! bytes have arrived. The digest of every loaded tensor is compared with the recorded one. A `ConstantReader` provides
+//! the bytes.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
@@ -18,8 +20,9 @@ use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
-/// The poison: NaN in every float type of at least 16 bits, -1 in every signed integer type, and not a valid bool, so
-/// that a kernel is unlikely to mistake it for a weight.
+/// The byte that fills a slot until its contents have arrived. It is NaN in every float type of at least 16 bits, -1 in
+/// every signed integer type, and not a valid bool. A kernel that reads a slot too early is therefore likely to compute
+/// a wrong result.
 pub const POISON: u8 = 0xff;
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +56,7 @@ pub trait ConstantReader: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadySlot {
     pub constant: u32,
-    /// An offset in the arena or, on a device, an address.
+    /// The position of the slot: an offset in the arena or, on a device, an address.
     pub address: u64,
     /// The offset of the constant's first byte in the slot.
     pub phase: u8,
@@ -61,7 +64,7 @@ pub struct ReadySlot {
     pub bytes: Bytes,
     /// The size of the constant.
     pub length: Bytes,
-    /// The digest of its bytes in the recording.
+    /// The digest of the constant's bytes, as recorded.
     pub digest: Digest,
 }
 
@@ -72,18 +75,18 @@ impl ReadySlot {
     }
 }
 
-/// The slots of a step's constants, once all of them are in the pool, or the error.
+/// The slots of a step's constants, sent when all of them are in the pool, or the error that prevented this.
 pub type Ready = Result<Vec<ReadySlot>, PoolError>;
 
-/// The work of the copy queue.
+/// Counts what the pool has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     pub bytes: Bytes,
     pub loads: u64,
     pub evictions: u64,
-    /// Peak use as counted by the device.
+    /// The peak use of the pool, as counted by the device.
     pub peak: Bytes,
-    /// Peak use as counted by the ledger, including staging.
+    /// The peak use as counted by the ledger, which includes staging buffers.
     pub ledger_peak: Bytes,
     /// The time during which bytes were moved.
     pub busy: Duration,
@@ -97,10 +100,11 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
     placed: HashMap<u32, Buffer>,
-    /// The buffers of evicted constants that are not released yet, because a release could wait for the running kernel.
+    /// The buffers of evicted constants that are not released yet, because releasing them could wait for the running
+    /// kernel.
     retired: Vec<Buffer>,
-    /// The size of each allocation by its address. A buffer that is reused for a smaller constant can hold a larger one
-    /// later.
+    /// The size of each allocation, by its address. It is kept because a buffer that was reused for a smaller constant
+    /// can take a larger one again.
     allocations: HashMap<u64, Bytes>,
     moved: Moved,
 }
@@ -127,9 +131,9 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         }
     }
 
-    /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
-    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when the
-    /// receiver of the reports is gone.
+    /// Loads the constants of every step in order. For each step, reports when its constants are ready, prefetches
+    /// constants of later steps, and waits until the step is over before changing the step's slots. Returns after the
+    /// last step, at the first error, or when the receiver of the reports no longer exists.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         if let Err(error) = self.prepare() {
             let _ = ready.send(Err(error.into()));
@@ -151,19 +155,19 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
             match self.carry_out_beside_a_kernel(&moves.during) {
                 Ok(rest) => postponed = rest,
                 Err(error) => {
-                    // The error is reported in place of the next step, which cannot start.
+                    // The next step cannot start, so this error is sent in place of its slots.
                     let _ = done_steps.recv();
                     let _ = ready.send(Err(error));
                     break;
                 }
             }
         }
-        // The last step still uses its slots.
+        // The last step may still be using its slots.
         while done_steps.recv().is_ok() {}
         self.close()
     }
 
-    /// Releases the pool. Returns the work that was done.
+    /// Releases the pool, and returns the counts of what was moved.
     fn close(mut self) -> Moved {
         // The queue must finish before the buffers and the device are released.
         let Self { on, ring, placed, retired, moved, .. } = &mut self;
@@ -177,7 +181,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         *moved
     }
 
-    /// Allocates the staging slots for all copies, before any kernel runs.
+    /// Allocates the staging buffers for all copies. This happens before any kernel runs.
     fn prepare(&mut self) -> Result<(), DeviceError> {
         self.on.device().enter_thread()?;
         let largest = self
@@ -211,8 +215,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could
-    /// wait for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is no
-    /// such buffer, returns this move and all after it, which must be executed after the kernel has ended.
+    /// wait for the kernel, a load reuses the buffer of an evicted constant of the same allocated size. If there is no
+    /// such buffer, returns this load and all later moves. They must be executed after the kernel has ended.
     fn carry_out_beside_a_kernel<'m>(&mut self, moves: &'m [Move]) -> Result<&'m [Move], PoolError> {
         if !self.on.device().release_waits_for_kernels() {
             return self.carry_out(moves).map(|()| &[][..]);
@@ -237,14 +241,15 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(rest)
     }
 
-    /// Returns a buffer of this size without releasing memory; `None` if that is impossible.
+    /// Returns a buffer of this size without releasing any memory, or `None` if this is impossible.
     fn buffer_beside_a_kernel(&mut self, bytes: Bytes) -> Result<Option<Buffer>, PoolError> {
         if self.retired.is_empty() {
             return Ok(Some(self.allocate(bytes)?));
         }
         let grain = self.on.device().grain();
         let allocations = &self.allocations;
-        // An allocation is counted in whole grains, but only the bytes that were requested can be used.
+        // An allocation is counted in whole grains (the device's allocation units), but only the requested bytes can be
+        // used.
         let fits = |buffer: &Buffer| {
             buffer.placed() == whole_grains(bytes, grain)
                 && allocations.get(&buffer.address()).is_some_and(|&allocated| bytes <= allocated)
@@ -269,7 +274,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         self.placed.remove(&constant).ok_or(PoolError::Plan)
     }
 
-    /// Waits for the last of the copies, and adds the time since `started` if anything was moved.
+    /// Waits for the last copy. If anything was moved, adds the time since `started` to the time spent moving.
     fn finish(&mut self, started: Instant, moved: bool, last: Option<Event>) -> Result<(), PoolError> {
         if let Some(last) = last {
             self.on.device().wait(last)?;
@@ -285,7 +290,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(constant.bytes + Bytes::new(u64::from(constant.phase)))
     }
 
-    /// Queues the upload of a constant into a buffer of its size, and checks its digest.
+    /// Queues the upload of a constant into `buffer`, which has the right size, and checks the constant's digest.
     fn load(&mut self, number: u32, buffer: Buffer) -> Result<Option<Event>, PoolError> {
         let constant = self.constants.get(number as usize).ok_or(PoolError::Plan)?;
         self.on.device().fill(&buffer, POISON)?;
@@ -324,7 +329,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 }
 
-/// A source of a slot's contents: poison, then the constant's bytes. It digests the bytes in order as they are read.
+/// Reads the contents of a slot: poison up to the constant's first byte, then the constant's bytes, whose digest is
+/// computed as they are read in order.
 struct Hashed<'s> {
     source: Box<dyn Source + 's>,
     phase: usize,

@@ -1,6 +1,8 @@
-//! Runs a replay from its first step to its last, and synchronises the cursor, the pool and the calls.
+//! Runs the steps of a replay in order: for each step, compares its uses with the schedule, waits for the pool, and
+//! makes the call.
 //!
-//! Owns the clock of a replay. A replay has a result only if every step agreed with the schedule and nothing failed.
+//! This file also measures the times of a replay. A replay has a result only if every step matched the schedule and
+//! nothing failed.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -33,7 +35,7 @@ pub enum StepsError<E: std::error::Error + 'static> {
     Thread(#[source] std::io::Error),
 }
 
-/// The launches of a step, if its kernels have no host code. Otherwise both lists are empty.
+/// The kernel launches of a step. Both lists are empty if the candidate has host code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
     /// The launches that the plan file describes.
@@ -46,11 +48,12 @@ pub struct Launches {
 pub trait Caller {
     type Error: std::error::Error + 'static;
 
-    /// Returns the step's name, and the needs of its entry according to the entry's own headers; `None` after the last
-    /// step.
+    /// Returns the step's name and the tensors that its entry needs, as stated in the headers of the entry's capture.
+    /// Returns `None` after the last step.
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
-    /// Makes the step's call, and returns its launches. `slots` has the slots in the order of the needs.
+    /// Makes the step's call, and returns its launches. `slots` are the slots of the needed tensors, in the order in
+    /// which `needs` returned them.
     fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<Launches, Self::Error>;
 }
 
@@ -89,7 +92,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         let walked = (|| {
             for step in 0.. {
                 if 0 < step {
-                    // If the pool has ended, the reason is received below in place of the slots.
+                    // This fails if the pool has ended. The reason is then received below in place of the slots.
                     let _ = step_done.send(());
                 }
                 let needs_of_step = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
@@ -113,7 +116,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
             Ok(())
         })();
         let whole = started.elapsed();
-        // Closing the channels ends the pool.
+        // Closing the channels makes the pool's thread end.
         drop(step_done);
         drop(ready);
         let moved = queue.join();

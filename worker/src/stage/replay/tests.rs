@@ -1,4 +1,4 @@
-//! Tests of replays with scripted sessions: every answer of a step's candidate, and the resulting report.
+//! Tests replays with scripted sessions: every answer of a step's candidate, and the resulting report.
 
 use opt_shared::message::{ReplayCall, ReplayCallee};
 use opt_shared::outcome::RunnerEnd;
@@ -58,7 +58,7 @@ fn replay(task: &ReplayTask, scripts: &[Script]) -> Report {
     Report { head, result, asked }
 }
 
-/// A script of one right call.
+/// Returns a script with one right call.
 fn right() -> Script {
     Script { end: RunnerEnd::default(), ..Script::of(&[Play::Right]) }
 }
@@ -79,14 +79,14 @@ fn replay_calls_every_step_once_and_reports_its_figures() {
     assert!(0 < result.hits && result.unique_bytes <= result.bytes_moved);
     let calls: Vec<&Asked> = report.asked.iter().filter(|it| matches!(it, Asked::Call(..))).collect();
     assert_eq!(calls, [&Asked::Call(0, 0, 0xff); 3]);
-    // A replay that uses the first one's recording gets the same digest for the same bytes.
+    // A replay that uses the recording of the first replay gets the same digest for the same bytes.
     let again = replay(&task, &scripts);
     assert_eq!(again.result.expect("right again").outputs_digest, result.outputs_digest);
     let other = replay(&task_of(&folder, &task, &[1]), &[right()]);
     assert_ne!(other.result.expect("right").outputs_digest, result.outputs_digest);
 }
 
-/// A task with a different schedule and so a different recording.
+/// Returns a task with a different schedule, and therefore with a different recording.
 fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> ReplayTask {
     ReplayTask {
         recording: folder.path().join("other.rec"),
@@ -94,7 +94,7 @@ fn task_of(folder: &tempfile::TempDir, like: &ReplayTask, numbers: &[u32]) -> Re
     }
 }
 
-/// The output is larger than one read, and its size is not a multiple of a read's.
+/// The output is larger than one read, and its size is not a multiple of the size of a read.
 #[test]
 fn replay_digests_all_of_a_large_output() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -273,7 +273,7 @@ fn replay_blames_an_unreadable_capture_and_blames_the_host_for_an_unusable_recor
     let mut task = task(&folder, &[0]);
     task.steps[0].entry.path = folder.path().join("nowhere.pt");
     assert_eq!(replay(&task, &[]).head.status, Status::CaptureError);
-    // An unusable recording is the host's fault.
+    // The host is to blame for an unusable recording.
     let mut task = task_of(&folder, &self::task(&folder, &[0]), &[0]);
     task.recording = folder.path().join("torn.rec");
     std::fs::write(&task.recording, b"torn").expect("written");

@@ -1,6 +1,7 @@
-//! Decides the status of an entry from several calls, whose outputs are filled with different poisons.
+//! Decides the status of an entry by calling it several times. Before each call, the outputs are filled with a
+//! different poison.
 //!
-//! `calls` makes single calls. `verify` starts and ends the session, and handles other entries.
+//! `calls` makes the single calls. `verify` starts and ends the session, and goes from entry to entry.
 
 use opt_shared::outcome::{Mismatch, Pattern, Status};
 
@@ -44,7 +45,7 @@ pub(super) fn drive(
     Ok(None)
 }
 
-/// Makes one call. Slots alternate, and poisons rotate.
+/// Makes the call with this number. Successive calls use the session's output slots and the poisons in turn.
 fn call(entry: &mut EntryCalls<'_>, session: &mut dyn Session, number: u32) -> Result<CallEnd, SessionError> {
     let slot = number % session.slots(entry.number);
     entry.call(session, slot, POISONS[number as usize % POISONS.len()])
@@ -60,10 +61,10 @@ fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) 
 
 /// Decides the status of an entry whose first calls were right and whose last call was wrong.
 ///
-/// If the wrong values are poison, the elements may never have been written. The first call would then look right
-/// because the recorded values, such as NaN, equal the first poison. Two more calls into the first slot decide this. If
-/// the first poison gives a right result and another poison a wrong one, the elements were never written. Otherwise,
-/// the candidate is not deterministic.
+/// If the wrong values are poison, the candidate may never write these elements. The first call would then look right
+/// if the recorded values (such as NaN) equal the first poison. Two more calls into the first slot show whether this is
+/// the case. If the result is right with the first poison and wrong with another poison, the elements were never
+/// written. Otherwise, the candidate is not deterministic.
 fn right_then_wrong(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
@@ -74,8 +75,8 @@ fn right_then_wrong(
         let detail = format!("right at first, wrong in call {}", number + 1);
         return Ok(entry.mismatched(Status::Nondeterministic, detail, mismatch));
     }
-    // The first of these calls has the slot and the poison of the first call; the second has the same slot and another
-    // poison.
+    // The first of these two calls uses the same slot and the same poison as the entry's first call. The second uses
+    // the same slot and another poison.
     let same_as_first = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
     if matches!(call(entry, session, same_as_first)?, CallEnd::Right(_))
         && matches!(call(entry, session, same_as_first + 2)?, CallEnd::Wrong(_))

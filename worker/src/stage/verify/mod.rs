@@ -1,8 +1,8 @@
-//! Verification: calls every entry and compares every output with the recorded one.
+//! Verifies a candidate: calls it with every entry, and compares every output with the recorded one.
 //!
-//! Decides who is to blame for a failure, and which entries are repeated in a separate session. The backend groups
-//! entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs are
-//! read in chunks, and only by this process: candidates never get them.
+//! This file decides who is to blame for a failure, and which entries are repeated in a separate session. The backend
+//! groups entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Only this process
+//! reads the expected outputs, in chunks. Candidates never get them.
 
 mod entry;
 #[cfg(test)]
@@ -25,9 +25,10 @@ use crate::session::{
     Answer, Backend, Ending, Group, InputFault, Loaded, Session, SessionError, Sharing, Verdict, Wanted,
 };
 
-/// The number of failures that a report shows in full.
+/// The maximum number of failures that a report contains in full.
 const KEPT_FAILURES: usize = 3;
-/// The number of failing entries whose captures are read once more to detect damage: those that a report shows.
+/// The number of failing entries whose captures are read once more to detect damage. These are the entries whose
+/// failures a report contains.
 const CHECKED_FAILURES: u32 = 3;
 
 /// Verifies a candidate. Records its failures in `head`.
@@ -43,7 +44,7 @@ pub(crate) fn run<B: Backend>(
         sharing: Sharing::UpTo { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
-    // The first entries are opened in the background while the artifact is opened.
+    // Creating the groups first lets the first entries be opened in the background while the artifact is opened.
     let mut groups = backend.groups(&wanted)?;
     let candidate = backend.open(&task.callee)?;
     backend.prepare(&candidate);
@@ -89,12 +90,12 @@ pub(crate) fn run<B: Backend>(
 
 /// The result of a shared session.
 struct Shared {
-    /// The number of entries that need no separate session.
+    /// The number of entries, from the first on, that need no separate session.
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before its failure is
-    /// reported.
+    /// The failure of the entry after the settled ones, if that entry failed. Before this failure is reported, the
+    /// entry is repeated in a separate session.
     doubted: Option<Box<EntryFailure>>,
     /// What the candidate printed in the shared session.
     printed: Option<RunnerEnd>,
@@ -107,8 +108,8 @@ enum SharedEnd {
     Died,
 }
 
-/// Marks the failure of an entry that failed in a shared session and is right in a separate one. The candidate is to
-/// blame, because only the other entries in the session differ.
+/// Marks the failure of an entry that failed in a shared session but is right in a separate one. The candidate is to
+/// blame, because the two sessions differ only in the other entries.
 fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -129,10 +130,10 @@ struct Verification<'a, B: Backend> {
     candidate: &'a B::Candidate,
     head: &'a mut Head,
     report: Verified,
-    /// The number of failed entries, without unsupported ones.
+    /// The number of failed entries. Unsupported entries are not included.
     failed: u32,
-    /// The first entry that needed something that the device lacks, and what it needed. An entry that the candidate
-    /// itself refuses, by returning a code, does not count.
+    /// The name of the first entry that requires a feature which the device lacks, and a description of this feature.
+    /// An entry that the candidate itself refuses, by returning a code, is ignored here.
     lacking: Option<String>,
 }
 
@@ -166,7 +167,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
             let mut outcome = self.run_separate_session(entry)?;
-            // Only the first of these entries was called before: the shared session stopped at it.
+            // The shared session stopped at the first of these entries, so only this one may have a doubted failure.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
                 outcome.failure = Some(*marked_order_dependent(doubted));
                 outcome.end = printed.take();
@@ -178,7 +179,8 @@ impl<'a, B: Backend> Verification<'a, B> {
         Ok(false)
     }
 
-    /// Calls several entries in one session, up to the first that might end differently in a separate session.
+    /// Calls several entries in one session. Stops at the first entry that might have a different result in a separate
+    /// session.
     fn run_shared_session(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let (mut session, loaded) = self.start_session(placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None, printed: None };
@@ -208,7 +210,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         let ending = session.finish()?;
         self.record_ending(&ending);
         shared.printed = printed(ending.end.clone());
-        // If a refused process may be the reason, only the result of the separate session counts.
+        // If the entry may have failed because Linux refused a process, its failure in the shared session is ignored.
         shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
         // If the host is to blame, the entry is not repeated in a separate session. The supervisor decides what to do
         // next.
@@ -321,7 +323,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
     }
 
-    /// Records a session's peak memory, and whether what its process printed was cut off.
+    /// Records a session's peak memory, and whether its process's output was cut off.
     fn record_ending(&mut self, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;

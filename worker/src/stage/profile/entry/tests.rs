@@ -1,9 +1,9 @@
-//! Tests of which pairs count, and of deciles.
+//! Tests which pairs are used for the figures of an entry, and how deciles and intervals are computed.
 
 use super::*;
 
-/// Pairs of a candidate and a baseline. The candidate was preempted in the first `candidate` pairs, the baseline in the
-/// last `baseline` pairs.
+/// Returns pairs of a candidate and a baseline. The candidate was preempted in the first `candidate` pairs, and the
+/// baseline in the last `baseline` pairs.
 fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
         .map(|at| Timed {
@@ -24,8 +24,8 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     for (count, candidate, baseline, used) in [
         (10, 0, 0, 10),
         (10, 2, 0, 8),
-        // The candidate was preempted in more than 2 + 1.5 b pairs, where b is the baseline's number. It may wait on
-        // purpose in its slow blocks.
+        // The candidate was preempted in more than 2 + 1.5 b pairs, where b is the number for the baseline. It may wait
+        // on purpose in its slow blocks, so all pairs are used.
         (10, 3, 0, 10),
         (20, 5, 2, 13),
         (20, 6, 2, 20),
@@ -51,8 +51,8 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     assert_eq!(counted_pairs(&alone, None).len(), 5);
 }
 
-/// Pairs of a candidate and a baseline. The candidate's blocks ran at half of the device's clock in the first
-/// `candidate` pairs, the baseline's in the last `baseline` pairs.
+/// Returns pairs of a candidate and a baseline. The device ran at half of its clock rate in the candidate's blocks of
+/// the first `candidate` pairs, and in the baseline's blocks of the last `baseline` pairs.
 fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     let clock = |throttled| Some(if throttled { 990 } else { 1980 });
     (0..count)
@@ -75,7 +75,7 @@ fn pairs_with_a_throttled_block_do_not_count_unless_the_candidate_causes_them() 
         (10, 0, 0, 10),
         (10, 2, 0, 8),
         (10, 1, 3, 6),
-        // The candidate's own blocks heat the device, so they count.
+        // The candidate's own blocks heat the device, so they are used.
         (10, 4, 0, 10),
         (20, 5, 2, 13),
         (20, 0, 9, 11),
@@ -109,7 +109,7 @@ fn interval_includes_what_other_hand_offs_would_make_of_the_speed_up() {
         (&[[0.99, 1.02]; 3][..], 1.98, 2.04, false),
         // A speed-up below 1 becomes smaller with a longer hand-off.
         (&[[1.01, 0.98]; 3], 1.96, 2.02, false),
-        // The median over the runners counts.
+        // The factors are medians over the runners.
         (&[[1.0, 1.0], [0.99, 1.02], [0.9, 1.5]], 1.98, 2.04, false),
         (&[[0.99, 1.06]; 3], 1.98, 2.12, true),
         (&[[0.99, f64::INFINITY]; 3], 1.98, f64::INFINITY, true),

@@ -1,4 +1,4 @@
-//! Tests of the blocks that a profile requests: their number, calls, order and time limits.
+//! Tests the blocks that a profile requests: their number, calls, order and time limits.
 
 use super::*;
 use opt_shared::outcome::CacheStateReached;
@@ -42,8 +42,8 @@ fn profile_warms_up_for_three_calls_and_ten_milliseconds() {
 
 #[test]
 fn profile_warms_up_until_a_block_confirms_its_number_of_calls() {
-    // Three calls of this length are enough for the warm-up, but the third one is short and shows that a block needs
-    // five.
+    // Three calls are enough for the warm-up, but the third one is shorter than the others and shows that a block needs
+    // five calls.
     let long = BlockPlay::honest(20_000 * US);
     let script = Script::timed(&[long.clone(), long, BlockPlay::honest(100 * US)]);
     let asked = calls(&blocks_of(script, &task(&[0], false)));
@@ -103,7 +103,7 @@ fn profile_from_cold_caches_requests_cold_blocks_but_a_warm_plan_call() {
 fn kernelforges_protocol_makes_25_calls_and_then_100() {
     let mut task = task(&[0], false);
     task.profile.protocol = Protocol::Kernelforge;
-    // Runners that differ do not cause more runners to start: the protocol has three for each side.
+    // Even if runners differ, no further runners are started, because the protocol has three for each side.
     let runners = [20_000, 40_000, 80_000].map(|us| ("fast", honest(us * US)));
     let backend = ScriptedBackend::playing_each(&runners);
     let report = profile(&backend, &task);
@@ -127,7 +127,7 @@ fn profile_checks_one_slot_of_most_blocks_and_all_of_some() {
 
 #[test]
 fn profile_looks_into_every_call_of_a_block() {
-    // One wrong element in one call of five: 64 elements are looked at, so this call is compared.
+    // One of five calls has one wrong element. 64 elements of the block are looked at, so this call is compared.
     let backend = alone(playing(|call| if call == 3 { Play::WrongFrom(0) } else { Play::Right }));
     let report = profile(&backend, &task(&[0], false));
     assert_eq!(report.head.status, Status::Nondeterministic);
@@ -142,7 +142,7 @@ fn profile_doubles_the_calls_of_a_block_that_is_too_short() {
     let mut blocks = vec![BlockPlay::honest(1000 * US); 10];
     blocks.push(BlockPlay::honest(10 * US));
     let asked = calls(&blocks_of(Script::timed(&blocks), &task(&[0], false)));
-    // A timed block of one call shows that calls are short. The next blocks have as many calls as the ring holds.
+    // A timed block of one call shows that calls are short. The next blocks have as many calls as the ring has slots.
     assert_eq!(asked[..13], [&[1; 11][..], &[24, 24]].concat(), "{asked:?}");
 }
 
@@ -159,7 +159,7 @@ fn profile_makes_at_most_four_times_the_wanted_pairs_if_all_are_disturbed() {
     );
 }
 
-/// The order in which timed blocks were made: candidate and entry.
+/// Returns the candidate and the entry of each timed block, in the order in which the blocks were made.
 fn order_of(blocks: &[AskedBlock]) -> Vec<(String, usize)> {
     blocks.iter().map(|block| (block.candidate.clone(), block.entry)).collect()
 }
@@ -216,7 +216,7 @@ fn profile_in_rotation_stops_at_a_wrong_output() {
 fn profile_in_rotation_gives_each_runner_an_equal_share_of_an_entrys_time() {
     let mut task = task(&[0, 1], true);
     task.profile.cache_state = CacheState::Rotate;
-    // Each runner gets a third of this, 40 ms: 12 ms of warm-up, then seven pairs.
+    // Each runner gets a third of this, that is, 40 ms. This is enough for 12 ms of warm-up and seven pairs.
     task.profile.entry_timeout = Duration::from_millis(120);
     let report = profile(&with_baseline(honest(4000 * US), honest(4000 * US)), &task);
     for entry in &report.body.entries {

@@ -1,23 +1,23 @@
-//! Tests of the decisions about inputs that vary, which a worker keeps for the other candidates of a job.
+//! Tests the decisions about which inputs vary, which a worker keeps for the other candidates of a job.
 
 use super::*;
 
 type Change = fn(&mut ProfileTask);
 
-/// A screen of one entry, whose input may vary.
+/// Returns a task that screens one entry whose input may vary.
 fn varying() -> ProfileTask {
     let mut task = ProfileTask { depth: Depth::Screen, ..task(&[0], true) };
     task.entries[0].numbers.varied = Bytes::mib(9);
     task
 }
 
-/// A candidate and a baseline that both work for any values.
+/// Returns a candidate and a baseline that both work for any values.
 fn working() -> ScriptedBackend {
     with_baseline(honest(100 * US), honest(100 * US))
 }
 
-/// Profiles `before`, then `task`. Returns how many processes of the baseline `task` needed: one to be timed, and one
-/// more if a trial decided what varies.
+/// Profiles `before`, then `task`. Returns how many processes of the baseline `task` needed. One is timed, and there is
+/// one more if a trial decided which inputs vary.
 fn processes_of_the_baseline(before: &ProfileTask, task: &ProfileTask) -> usize {
     let mut decisions = Decisions::default();
     profile_after(&mut decisions, &working(), before);

@@ -1,4 +1,4 @@
-//! Tests of the figures of an entry, and of profiles without figures.
+//! Tests the figures of an entry, and profiles that cannot compute figures.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn profile_has_no_figures_if_no_block_takes_time() {
     let nothing = instant(40 * US);
     let found = worker_error(nothing.clone());
     assert!(matches!(found, SessionError::NoTime { .. }), "{found:?}");
-    // A screen leaves this to a full profile.
+    // A screen reports no error, because a full profile will report it.
     let report = profile(
         &with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }),
         &super::screen::screen(),
@@ -124,8 +124,8 @@ fn profile_asks_for_memory_only_if_inputs_may_vary() {
 
 #[test]
 fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
-    // Every block waits for a CPU for a tenth of its time. The candidate's blocks take 1 ms, the baseline's 3 ms and
-    // once 1.2 ms. A call of the baseline takes 1.08 ms at least.
+    // Every block waits for a CPU for a tenth of its time. The candidate's blocks take 1 ms. The baseline's blocks take
+    // 3 ms, except one that takes 1.2 ms. So a call of the baseline takes at least 1.08 ms.
     let waiting = |us: u32| BlockPlay { waited: us * US / 10, ..BlockPlay::honest(us * US) };
     let mut baseline = vec![waiting(3000); 30];
     baseline.extend([waiting(1200), waiting(3000)]);
@@ -134,7 +134,7 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
     let speedup = report.body.entries[0].speedup.expect("paired");
     assert!((speedup.value - 3.0).abs() < 1e-6, "{speedup:?}");
     assert!((speedup.ci_low - 1.08).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
-    // For the upper bound, one block of the candidate is shorter instead. Its calls take 0.45 ms at least.
+    // To test the upper bound, one block of the candidate is shorter instead. Its calls take at least 0.45 ms.
     let mut candidate = vec![waiting(1000); 30];
     candidate.extend([waiting(500), waiting(1000)]);
     let backend = with_baseline(Script::timed(&candidate), Script::timed(&[waiting(3000)]));
@@ -144,7 +144,8 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
 
 #[test]
 fn profile_with_several_threads_widens_its_interval_if_they_waited() {
-    // Pairs of such processes always count. The baseline's blocks are three times as long as the candidate's.
+    // Pairs of processes with several threads are always used. The baseline's blocks are three times as long as the
+    // candidate's.
     let blocks = |us: u32, waited: u32| {
         Script::timed(&[BlockPlay { waited: waited * US, threads: 2, ..BlockPlay::honest(us * US) }])
     };
@@ -157,7 +158,8 @@ fn profile_with_several_threads_widens_its_interval_if_they_waited() {
     }
 }
 
-/// If waiting widened the interval, a slow candidate that waits could not be ruled out, and its job could not settle.
+/// If waiting widened a candidate's interval, a slow candidate that waits could not be ruled out, and the ranking of
+/// its job could not be settled.
 #[test]
 fn candidate_does_not_widen_its_interval_upwards_by_waiting() {
     let blocks = |us: u32, waited: u32| {
@@ -214,7 +216,7 @@ fn claim_must_exceed_our_clock_by_a_tenth_and_by_200_us() {
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
         assert_eq!(report.head.status, status, "{claim}: {}", report.head.detail);
     }
-    // The limits apply to the block, not to each of its five calls.
+    // The limits apply to the whole block, not to each of its five calls.
     let play = BlockPlay { claim: 1.5, ..BlockPlay::honest(100 * US) };
     let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
@@ -238,7 +240,7 @@ fn interval_of_a_time_contains_the_differences_between_runners() {
     let mut task = task(&[0], false);
     task.profile.entry_timeout = Duration::ZERO;
     let times = profile(&ScriptedBackend::playing_each(&runners), &task).body.entries[0].times;
-    // Student's interval over three runners that differ by one percent.
+    // The bounds are those of Student's interval over three runners that differ by one percent.
     assert!((times.ci_low - 2.894).abs() < 0.002 && (times.ci_high - 3.109).abs() < 0.002, "{times:?}");
 }
 
@@ -301,11 +303,11 @@ fn warm_up_of_an_entry_that_is_late_is_shorter() {
     let mut task = task(&[0], false);
     task.profile.entry_timeout = Duration::from_millis(500);
     for (play, protocol, blocks) in [
-        // Three calls and two pairs show that the entry is late, so two calls and two pairs of the next runner are
-        // enough.
+        // In the first runner, three calls and two pairs show that the entry is late. Two calls and two pairs of the
+        // next runner are then enough.
         (waiting.clone(), Protocol::Paired, 3 + 2 + 2 + 2),
         (BlockPlay::honest(90_000 * US), Protocol::Paired, 3 * (3 + 5)),
-        // 25 calls, then 24 each in four blocks, and four calls.
+        // Each runner makes 25 calls, then four blocks of 24 calls, and a block of four calls.
         (waiting, Protocol::Kernelforge, 3 * (25 + 5)),
     ] {
         task.profile.protocol = protocol;

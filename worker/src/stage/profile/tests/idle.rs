@@ -1,4 +1,4 @@
-//! Tests of work in idle rounds, and of the side that is blamed for it.
+//! Tests how work in idle rounds is detected, and which side is blamed for it.
 
 use super::*;
 
@@ -7,13 +7,13 @@ fn profile_detects_work_in_idle_rounds() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
     let report = profile(&alone(working), &task(&[0], false));
     assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
-    // Work in half of the rounds is not proof, but the times cannot be trusted.
+    // Work in half of the rounds proves nothing, but the times are not reliable.
     let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
     let error = worker_error(Script { idle, ..honest(100 * US) });
     assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
 }
 
-/// Some machines charge a runner for time in which it does not run, when it is stopped.
+/// Some machines charge a runner, when it is stopped, for time in which it does not run.
 #[test]
 fn profile_blames_no_side_that_is_charged_as_much_for_being_stopped() {
     let charged = || Script { idle: vec![Some(1_200 * US)], idle_wake: 1_100 * US, ..honest(100 * US) };
@@ -35,7 +35,7 @@ fn profile_blames_no_side_that_is_charged_as_much_for_being_stopped() {
 
 #[test]
 fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
-    // A thread that works between calls does not get a CPU in every round on a busy machine.
+    // On a busy machine, a thread that works between calls does not get a CPU in every round.
     let busy_in = |is_busy: fn(u32) -> bool| {
         let idle = (0..4000).map(|round| Some(if is_busy(round) { 5_000 * US } else { US })).collect();
         Script { idle, ..honest(100 * US) }
@@ -67,8 +67,8 @@ fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
     }
 }
 
-/// Blocks of five calls, each of which takes 20 ms, may use 5 ms of CPU time in a round. A single call could use only 1
-/// ms.
+/// For blocks of five calls that take 20 ms each, a round may use 5 ms of CPU time. For a single call, it could use
+/// only 1 ms.
 #[test]
 fn long_blocks_allow_more_cpu_time_in_idle_rounds() {
     let side = |per_call: Duration, idle: &[u32], idle_wake: Duration| Script {
@@ -78,7 +78,7 @@ fn long_blocks_allow_more_cpu_time_in_idle_rounds() {
     };
     for (candidate, baseline, status) in [
         (side(100 * US, &[1], US), side(20_000 * US, &[3000], US), Status::Passed),
-        // The candidate alone works, in two of three rounds.
+        // Only the candidate works, in two of three rounds.
         (side(100 * US, &[1, 5000, 5000], US), side(20_000 * US, &[3000], US), Status::DeferredWork),
     ] {
         let report = profile(&with_baseline(candidate, baseline), &task(&[0], true));
@@ -90,8 +90,8 @@ fn long_blocks_allow_more_cpu_time_in_idle_rounds() {
         );
         assert_eq!(report.head.detail.contains("timed beside it"), status == Status::DeferredWork);
     }
-    // Being stopped takes 1 ms, less than the 6 ms that blocks of 24 calls of 5 ms allow. So the machine does not
-    // explain the rest.
+    // Stopping the runner takes 1 ms, which is less than the 6 ms that blocks of 24 calls of 5 ms allow. So the machine
+    // is not the cause of the rest.
     let mut task = task(&[0], false);
     task.profile.protocol = Protocol::Kernelforge;
     for (cpu, status) in [(5000, Status::Passed), (20_000, Status::DeferredWork)] {

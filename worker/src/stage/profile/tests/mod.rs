@@ -1,4 +1,4 @@
-//! Tests of profiles with scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
+//! Tests profiles with scripted sessions: every answer of a candidate and of its baseline, and the resulting times.
 
 mod blocks;
 mod decisions;
@@ -56,12 +56,12 @@ pub(super) fn task(numbers: &[u32], paired: bool) -> ProfileTask {
     }
 }
 
-/// A candidate whose runners all play this script.
+/// Returns a candidate whose runners all play this script.
 fn alone(script: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", script)])
 }
 
-/// A candidate and a baseline whose runners all play these scripts.
+/// Returns a candidate and a baseline whose runners all play these scripts.
 fn with_baseline(candidate: Script, baseline: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
@@ -75,7 +75,7 @@ fn profile(backend: &ScriptedBackend, task: &ProfileTask) -> Report {
     profile_after(&mut Decisions::default(), backend, task)
 }
 
-/// A profile in a worker that has already decided, in earlier tasks, which inputs vary.
+/// Profiles in a worker that may already have decided, in earlier tasks, which inputs vary.
 fn profile_after(decisions: &mut Decisions, backend: &ScriptedBackend, task: &ProfileTask) -> Report {
     let mut head = Head::passed();
     let body = run(backend, &|_, _, _| {}, task, &mut head, decisions).expect("the worker returned no error");
@@ -84,7 +84,7 @@ fn profile_after(decisions: &mut Decisions, backend: &ScriptedBackend, task: &Pr
     Report { head, body }
 }
 
-/// The error of a worker whose candidate plays this script.
+/// Returns the error of a worker whose candidate plays this script.
 fn worker_error(script: Script) -> SessionError {
     run(&alone(script), &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default())
         .expect_err("the worker returns an error")
@@ -94,7 +94,7 @@ fn honest(per_call: Duration) -> Script {
     Script::timed(&[BlockPlay::honest(per_call)])
 }
 
-/// A script whose calls take no time after the warm-up.
+/// Returns a script whose calls take no time after the warm-up.
 fn instant(handoff: Duration) -> Script {
     let mut blocks = vec![BlockPlay::honest(20_000 * US); 3];
     blocks.push(BlockPlay::honest(Duration::ZERO));
@@ -263,7 +263,7 @@ fn profile_times_the_plan_call_separately() {
     };
     let backend = alone(planned(Answer::Done(plan.clone())));
     let report = profile(&backend, &task(&[0], false));
-    // A scripted block takes 2 us (the hand-off) longer than its call.
+    // A scripted block takes as long as its call, plus a hand-off of 2 us.
     let plan_ms = report.body.entries[0].plan_ms.expect("timed");
     assert!((plan_ms - 0.102).abs() < 1e-9, "{plan_ms}");
     let refused = planned(Answer::Done(Called { result: 4, ..plan }));
@@ -282,13 +282,13 @@ fn profile_leaves_out_preempted_pairs_unless_only_the_candidate_is_preempted() {
             (0..4000).map(|at| if at % every == 0 { waiting.clone() } else { clean.clone() }).collect();
         Script::timed(&blocks)
     };
-    // Both sides waited because the machine was busy. These pairs do not count.
+    // Both sides waited because the machine was busy. These pairs are not used.
     let report = profile(&with_baseline(mixed(3), mixed(4)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(entry.times.max_time_ms < 0.11, "{:?}", entry.times);
     assert!(0 < entry.discarded_blocks);
     assert!(0.3 < entry.wait_share.expect("known"), "{:?}", entry.wait_share);
-    // Only the candidate waited. These pairs count, so it gains nothing by waiting when it is slow.
+    // Only the candidate waited. These pairs are used, so it gains nothing by waiting when it is slow.
     let report = profile(&with_baseline(mixed(2), honest(100 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(0.3 < entry.times.max_time_ms, "{:?}", entry.times);
@@ -321,7 +321,7 @@ fn profile_waits_in_the_same_way_for_both_sides() {
         let backend = with_baseline(script(candidate), script(baseline));
         profile(&backend, &task(&[0], true));
         assert_eq!(backend.count(|it| matches!(it, Asked::Spin(other) if *other != spin)), 0);
-        // Both sides of three pairs of runners.
+        // There are three pairs of runners with two sides each.
         assert_eq!(backend.count(|it| *it == Asked::Spin(spin)), 6);
     }
 }
@@ -385,7 +385,7 @@ fn profile_rejects_impossible_times() {
     }
     let report = profile(&alone(instant(Duration::ZERO)), &task(&[0], false));
     assert_eq!(report.head.status, Status::TooFast, "{}", report.head.detail);
-    // A hand-off as long as the whole block proves nothing.
+    // If the hand-off is as long as the whole block, the time proves nothing.
     let error = worker_error(instant(40 * US));
     assert!(matches!(error, SessionError::NoTime { .. }), "{error}");
 }
@@ -420,7 +420,7 @@ fn profile_subtracts_the_hand_off_of_the_idle_rounds_among_its_blocks() {
         assert!((it - 2.0).abs() < 1e-6, "{speedup:?}");
     }
 
-    // The rounds took longer than a block, so what was measured before the blocks counts.
+    // The rounds took longer than a block, so the hand-off that was measured before the blocks is used.
     let long = Script { slots: 1, ..script(5 * US, &[99]) };
     let (handoff_us, speedup) = profiled(&long, &long);
     assert!((handoff_us - 1.0).abs() < 1e-9, "{handoff_us}");
@@ -439,7 +439,7 @@ fn profile_follows_kernelforges_protocol() {
         "a mean of a hundred calls of each runner"
     );
     assert!((entry.speedup.expect("paired").value - 2.0).abs() < 1e-6);
-    // 100 calls of two sides in three runners each, not counting the warm-up.
+    // Without the warm-up, there are 100 calls in each of three runners of two sides.
     assert!(600 <= entry.slots_checked, "all calls are checked: {}", entry.slots_checked);
     assert!((entry.times.mean_time_ms - 0.1).abs() < 1e-6);
     assert_eq!(entry.calls_per_block, 24, "as many of the hundred as the ring holds");
@@ -494,7 +494,7 @@ fn profile_lets_only_a_first_call_take_long() {
     // Each process compiles in its first call.
     let report = profile(&with_baseline(of(&[8_000_000, 100]), honest(200 * US)), &task);
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
-    // A candidate that slows down later would take time from all others.
+    // A candidate that slows down later would take time away from all other candidates.
     let report = profile(&with_baseline(of(&[100, 100, 100, 8_000_000]), honest(200 * US)), &task);
     assert_ne!(report.head.status, Status::Passed);
 }

@@ -1,4 +1,4 @@
-//! Tests of candidates that are wrong for new values of some inputs.
+//! Tests candidates that are wrong for new values of some inputs.
 
 use super::trial::{Kernel, LINEAR, add, dense, varying};
 use super::*;
@@ -19,7 +19,7 @@ fn computing(kernel: Kernel) -> Script {
 const WRONG: Kernel =
     |shown, output| if has_new_weight(shown) { add(output, 1.0, |_| true) } else { dense(shown, output) };
 
-/// A task over this many entries with the same captured values.
+/// Returns a task with `count` entries that have the same captured values.
 fn entries(count: usize) -> ProfileTask {
     let mut task = varying(LINEAR, &vec![2; count]);
     for (number, entry) in task.entries.iter_mut().enumerate() {
@@ -53,7 +53,7 @@ fn inputs_whose_new_values_a_candidate_gets_wrong_keep_their_values() {
             Ok((vec!["input", "weight"], Some("wrong for new values of `bias` ("))),
         ),
         ("constant", constant, dense, Err(Status::Nondeterministic)),
-        // The outputs do not depend on the other inputs, so a candidate that knows them would pass.
+        // The outputs do not depend on the other inputs, so a candidate that knows the outputs in advance would pass.
         ("of the weight", knows, of_weight, Err(Status::Nondeterministic)),
     ] {
         let backend = with_baseline(computing(candidate), computing(baseline));
@@ -97,7 +97,8 @@ fn candidate_that_remembers_earlier_calls_keeps_its_verdict() {
     let report = profile(&backend, &varying(LINEAR, &[2]));
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert_eq!(report.head.failures.len(), 1);
-    // A trial, one session of each side, a fresh one of the baseline, and two that compare first calls.
+    // The sessions are: a trial, one session of each side, a fresh one of the baseline, and two that compare first
+    // calls.
     assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 6);
 }
 
@@ -110,8 +111,9 @@ fn all_entries_of_a_batch_are_narrowed_together() {
         report.body.entries.iter().map(|it| (it.varied.as_slice(), it.narrowed)).collect();
     let names = ["input".to_owned(), "bias".to_owned()];
     assert_eq!(found, [(&names[..], true), (&names[..], true)]);
-    // A trial, one session of each side, and a fresh one of the baseline. Then, for each entry, one session of each
-    // side for all inputs and for each of three choices, and one of the baseline. Then one of each side.
+    // The sessions are: a trial, one session of each side, and a fresh one of the baseline. Then come, for each entry,
+    // one session of each side for all inputs and for each of three choices, and one of the baseline. Finally there is
+    // one of each side.
     assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 1 + 2 + 1 + 2 * 9 + 2);
 }
 
@@ -125,12 +127,12 @@ fn single_inputs_are_not_narrowed() {
     assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 4);
 }
 
-/// The number of sessions that were started.
+/// Returns the number of sessions that were started.
 fn started(backend: &ScriptedBackend) -> usize {
     backend.count(|it| matches!(it, Asked::Start(..)))
 }
 
-/// A script whose timed calls return a code.
+/// Returns a script whose timed calls return an error code.
 fn failing() -> Script {
     Script {
         kernel: dense,
@@ -172,8 +174,8 @@ fn failures_that_new_values_do_not_explain_keep_their_verdict() {
             Status::DeferredWork,
             3,
         ),
-        // A trial, one session of each side, and a fresh one of the baseline. Then both sides for all inputs, and for
-        // three choices.
+        // The sessions are: a trial, one session of each side, and a fresh one of the baseline. Then come both sides
+        // for all inputs, and for three choices.
         (
             "lost at once",
             vec![("naive", right()), ("fast", computing(WRONG))],
@@ -220,7 +222,7 @@ fn failures_that_new_values_do_not_explain_keep_their_verdict() {
             Status::Nondeterministic,
             7,
         ),
-        // It is right for all choices, which together are all inputs.
+        // The candidate is right for every choice, so in the end the choice contains all inputs.
         (
             "right later",
             [vec![("naive", right())], vec![("fast", computing(WRONG)); 2], vec![("fast", right())]].concat(),
@@ -248,7 +250,8 @@ fn failures_that_new_values_do_not_explain_keep_their_verdict() {
 
 #[test]
 fn entry_is_narrowed_once() {
-    // It is wrong for the weight when it is timed, and in four comparisons. Afterwards, it fails for another reason.
+    // The candidate is wrong for new values of the weight when it is timed, and in four comparisons. Afterwards, it
+    // fails for another reason.
     let scripts =
         [vec![("naive", computing(dense))], vec![("fast", computing(WRONG)); 5], vec![("fast", failing())]];
     let backend = ScriptedBackend::playing_each(&scripts.concat());
@@ -272,13 +275,13 @@ fn entry_that_cannot_be_narrowed_does_not_keep_later_ones_from_it() {
     let found: Vec<(usize, bool)> =
         report.body.entries.iter().map(|it| (it.varied.len(), it.narrowed)).collect();
     assert_eq!(found, [(2, true), (1, false), (2, true)]);
-    // As for two entries: the one with a single input needs no sessions.
+    // The number is the same as for two entries, because the entry with a single varying input needs no sessions.
     assert_eq!(started(&backend), 1 + 2 + 1 + 2 * 9 + 2);
 }
 
 #[test]
 fn no_entry_is_narrowed_if_the_failed_one_cannot_be() {
-    // The first entry has new values of the bias only, and the candidate is wrong for them.
+    // In the first entry, only the bias gets new values, and the candidate is wrong for them.
     let wrong: Kernel = |shown, output| match shown.inputs {
         [(2, _)] => add(output, 1.0, |_| true),
         _ => WRONG(shown, output),
@@ -295,7 +298,7 @@ fn no_entry_is_narrowed_if_the_failed_one_cannot_be() {
 #[test]
 fn figures_of_entries_that_are_done_are_kept_and_those_of_others_begin_again() {
     // The times of the second entry's candidate differ from runner to runner, so it needs more runners than the first.
-    // In the fourth, it turns out to be wrong. A runner makes three slow calls for each entry.
+    // In the fourth runner, the candidate turns out to be wrong. A runner makes three slow calls for each entry.
     let noisy = |ms: u64| {
         let slow = BlockPlay::honest(Duration::from_millis(ms));
         let blocks = [vec![BlockPlay::honest(CALL); 3], vec![slow; 3]].concat();

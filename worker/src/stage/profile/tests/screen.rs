@@ -1,4 +1,4 @@
-//! Tests of screens: short profiles that only rule out candidates that are clearly slower.
+//! Tests screens, which are short profiles that only rule out candidates that are clearly slower.
 
 use super::*;
 
@@ -42,7 +42,8 @@ fn screen_has_no_figures_for_a_doubtful_candidate() {
     assert!(report.body.entries.is_empty(), "{:?}", report.body.entries);
 }
 
-/// A screen does not know the hand-off among its blocks. Compared with a full profile, it could rule out the best.
+/// A screen does not measure the hand-off among its blocks. With the hand-off that was measured before them, it could
+/// rule out the best candidate.
 #[test]
 fn screen_has_no_figures_if_its_blocks_are_not_long_beside_the_hand_off() {
     let script = |per_call: Duration| Script { handoff: 16 * US, slots: 1, ..honest(per_call) };

@@ -1,4 +1,4 @@
-//! Tests of the trial that decides which inputs get new values.
+//! Tests the trial that decides which inputs get new values.
 
 use super::*;
 use crate::session::scripted::{AskedInputs, Shown};
@@ -7,10 +7,10 @@ const EMBEDDING: &str = "torch_nn_functional_embedding";
 pub(super) const LINEAR: &str = "torch_nn_functional_linear";
 const ATTENTION: &str = "torch_nn_functional_scaled_dot_product_attention";
 
-/// A candidate's function: it gets the inputs and writes the output.
+/// A candidate's function. It gets the inputs and writes the output.
 pub(super) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
-/// A task over captured calls of an op. Their inputs may vary.
+/// Returns a task with captured calls of an op, whose inputs may vary.
 pub(super) fn varying(op: &str, numbers: &[u32]) -> ProfileTask {
     let (entries, signature) = entries_of(op, numbers);
     let mut task = ProfileTask {
@@ -24,13 +24,13 @@ pub(super) fn varying(op: &str, numbers: &[u32]) -> ProfileTask {
     task
 }
 
-/// A candidate and a baseline that both compute this kernel.
+/// Returns a candidate and a baseline that both compute this kernel.
 fn computing(kernel: Kernel) -> ScriptedBackend {
     let script = Script { kernel, ..honest(120_000 * US) };
     with_baseline(script.clone(), script)
 }
 
-/// A number that depends on every byte of the inputs.
+/// Returns a number that depends on every byte of the inputs.
 fn mixed(shown: &Shown<'_>) -> f32 {
     let bytes = shown.inputs.iter().chain(shown.planned).flat_map(|(_, values)| values);
     let sum = bytes.fold(7_u32, |sum, &byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
@@ -61,7 +61,7 @@ fn asked_inputs(backend: &ScriptedBackend) -> Vec<AskedInputs> {
     inputs.collect()
 }
 
-/// The tensors that got new values in each block, by their index.
+/// Returns, for each block, the indices of the tensors that got new values.
 fn tried(backend: &ScriptedBackend) -> Vec<Vec<usize>> {
     let inputs = asked_inputs(backend);
     inputs.iter().map(|it| it.used.iter().map(|(tensor, _)| *tensor).collect()).collect()
@@ -73,7 +73,7 @@ fn trial_loads_a_kernel_once_more_if_it_does_not_load() {
     let backend = with_baseline(honest(120_000 * US), dead);
     let report = profile(&backend, &varying(EMBEDDING, &[0]));
     assert!(report.body.baseline_failed);
-    // Two trials, and one session of each side.
+    // The sessions are two trials and one session of each side.
     assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 4);
     assert_eq!(backend.count(|it| *it == Asked::Finish), 4, "all sessions are ended");
 }
@@ -163,7 +163,7 @@ fn inputs_that_the_baseline_does_not_read_keep_their_values() {
     }
 }
 
-/// The number of blocks of the first session.
+/// Returns the number of blocks of the first session, which is the trial's.
 fn blocks_of_the_trial(backend: &ScriptedBackend) -> usize {
     let asked = backend.asked.borrow();
     let trial = asked.iter().take_while(|it| **it != Asked::Finish);
@@ -172,14 +172,14 @@ fn blocks_of_the_trial(backend: &ScriptedBackend) -> usize {
 
 #[test]
 fn inputs_get_other_values_twice_before_they_count_as_unread_and_more_often_if_outputs_are_small() {
-    // Both do not read the last input. The output of the second is a single float64.
+    // Neither kernel reads the last input. The output of the second kernel is a single float64.
     let linear: Kernel = |shown, output| dense(&Shown { inputs: &shown.inputs[..2], ..*shown }, output);
     let matmul: Kernel = |shown, output| {
         let inputs: Vec<_> = shown.inputs.iter().filter(|(tensor, _)| *tensor == 0).cloned().collect();
         output.copy_from_slice(&f64::from(mixed(&Shown { inputs: &inputs, ..*shown })).to_le_bytes());
         0
     };
-    // One block tries all inputs, another one starts the comparison, and each input that is read needs one.
+    // One block tries all inputs, another one starts the comparison, and each input that is read needs one more block.
     for (op, number, kernel, varied, blocks) in [
         (LINEAR, 0, linear, vec!["input", "weight"], 1 + 1 + 2 + 2),
         ("torch_matmul", 5, matmul, vec!["arg0"], 1 + 1 + 1 + 16),

@@ -1,11 +1,11 @@
-//! Tests of inputs that are new for every call, and of candidates that return remembered results.
+//! Tests profiles in which inputs get new values for every call, and candidates that return remembered results.
 
 use super::*;
 use crate::session::scripted::AskedInputs;
 use opt_shared::capture::DType;
 use opt_shared::settings::ToleranceOverride;
 
-/// A task over calls whose inputs may vary.
+/// Returns a task with an entry whose input may vary.
 fn varying(paired: bool) -> ProfileTask {
     let mut task = task(&[0], paired);
     task.entries[0].numbers.varied = Bytes::mib(9);
@@ -91,8 +91,8 @@ fn profile_catches_a_candidate_that_answers_from_memory() {
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert!(!report.body.baseline_failed);
     assert!(report.head.detail.contains("verified, then wrong in timed call"), "{}", report.head.detail);
-    // It computes in the trial and returns remembered results when it is timed. In a fresh runner it computes again,
-    // and the results differ.
+    // The candidate computes in the trial, but returns remembered results when it is timed. In a fresh runner it
+    // computes again, and the results differ.
     let remembering = || {
         ScriptedBackend::playing_each(&[
             ("fast", honest(100 * US)),
@@ -128,7 +128,7 @@ fn profile_blames_a_baseline_that_its_own_fresh_runner_contradicts() {
     assert!(report.head.detail.contains("a fresh process of the baseline"), "{}", report.head.detail);
 }
 
-/// The requests to one session. Sessions are numbered backwards from the last one, which is 0.
+/// Returns the requests to one session. Sessions are numbered backwards from the last one, which is 0.
 fn session(backend: &ScriptedBackend, from_the_end: usize) -> Vec<Asked> {
     let asked = backend.asked.borrow();
     let starts: Vec<usize> = (0..asked.len()).filter(|&at| matches!(asked[at], Asked::Start(..))).collect();
@@ -181,14 +181,14 @@ fn profile_counts_the_slots_that_it_checked() {
         pairs <= checked && checked < pairs + (calls - pairs) / 2,
         "{checked} of {calls} in {pairs} pairs"
     );
-    // Without a baseline, an element of each call is compared with a fresh runner's.
+    // Without a baseline, an element of each call is compared with that of a fresh runner.
     let backend = alone(honest(100 * US));
     let entry = profile(&backend, &varying(false)).body.entries.remove(0);
     let blocks: Vec<(bool, u32)> = (1..4).flat_map(|number| calls_of(&session(&backend, number))).collect();
     assert_eq!(entry.slots_checked, blocks.iter().map(|(_, calls)| u64::from(*calls)).sum::<u64>());
 }
 
-/// A task in which elements may be off by 0.1.
+/// Changes a task so that elements may be off by 0.1.
 fn tolerating(mut task: ProfileTask) -> ProfileTask {
     let tolerance = ToleranceOverride { rtol: Some(0.0), atol: Some(0.1), rel_l2: Some(f64::INFINITY) };
     task.verify.dtype.insert(DType::Float32, tolerance);
@@ -197,7 +197,7 @@ fn tolerating(mut task: ProfileTask) -> ProfileTask {
 
 #[test]
 fn profile_allows_one_tolerance_from_the_recorded_output_and_two_from_the_baselines() {
-    // One call of 24, whose elements are all off by one and a half tolerances.
+    // In one call of 24, all elements are off by one and a half tolerances.
     let one_of_many = |play| Script::timed(&[BlockPlay { play, ..BlockPlay::honest(20 * US) }]);
     let off = one_of_many(|call| if call == 17 { Play::OffBy(0.15) } else { Play::Right });
     let backend = alone(off.clone());

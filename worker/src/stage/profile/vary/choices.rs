@@ -1,9 +1,9 @@
-//! Which of an entry's inputs are tried together. Pure.
+//! Lists the choices of an entry's inputs that are tried together in a trial. This file does no I/O.
 
 use super::Eligible;
 
-/// The choices in the order in which they are tried: all inputs, only those whose values are drawn, only those whose
-/// values are shuffled, then single inputs, the largest first.
+/// Returns the choices in the order in which they are tried: all inputs, only the inputs whose values are drawn, only
+/// the inputs whose values are shuffled, and then single inputs, the largest first.
 pub(super) fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     let all: Vec<usize> = (0..eligible.len()).collect();
     let of = |shuffled| all.iter().copied().filter(|&at| eligible[at].shuffled == shuffled).collect();
@@ -19,7 +19,7 @@ pub(super) fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Returns the choice without the inputs at these places in it.
+/// Returns the choice without the inputs at these positions in the choice.
 pub(super) fn without(choice: &[usize], places: &[usize]) -> Vec<usize> {
     choice.iter().enumerate().filter(|(place, _)| !places.contains(place)).map(|(_, &at)| at).collect()
 }

@@ -1,5 +1,5 @@
 //! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, so a
-//! worker makes it once for consecutive candidates of the job.
+//! worker makes it only once for consecutive candidates of the job.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,8 @@ pub(crate) struct Decisions {
     batches: HashMap<usize, Vec<Decision>>,
 }
 
-/// Everything that a decision depends on. The candidate and its seed are not part of it.
+/// Everything that a decision depends on. The candidate and its seed are not included, because a decision must not
+/// depend on them.
 #[derive(Serialize)]
 struct Job<'a> {
     baseline: &'a Callee,
@@ -37,8 +38,8 @@ struct Job<'a> {
 }
 
 impl Decisions {
-    /// Forgets the decisions of another job. Without a baseline, it forgets all, because decisions are then made with
-    /// the candidate itself.
+    /// Forgets the decisions if the task belongs to another job. If there is no baseline, always forgets them, because
+    /// decisions are then made with the candidate itself.
     pub(crate) fn start(&mut self, task: &ProfileTask) {
         let job = task.baseline.as_ref().and_then(|baseline| {
             let job = Job {
@@ -60,7 +61,7 @@ impl Decisions {
         self.batches.get(&first).map(Vec::as_slice)
     }
 
-    /// Keeps the decisions about the entries of a batch, if all are certain.
+    /// Keeps the decisions about the entries of a batch if all of them are certain.
     pub(in super::super) fn keep(&mut self, first: usize, variations: &[Variation]) {
         let decisions: Option<Vec<Decision>> = variations.iter().map(|it| it.decision.clone()).collect();
         if let Some(decisions) = decisions.filter(|_| self.job.is_some()) {

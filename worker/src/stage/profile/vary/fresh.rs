@@ -1,7 +1,7 @@
-//! Draws new floats between captured ones.
+//! Draws new floats for an input, from the intervals between its captured values.
 //!
-//! Values drawn only from the captured ones would repeat, and an elementwise kernel could look up its results instead
-//! of computing them. A value in between is new, and in the captured range.
+//! If values were drawn only from the captured ones, they would repeat, and an elementwise kernel could look up its
+//! results instead of computing them. A value between two captured ones is new, but still in the captured range.
 
 use opt_shared::capture::DType;
 use rand::Rng as _;
@@ -9,22 +9,22 @@ use rand::rngs::SmallRng;
 
 use crate::judge::element;
 
-/// Captured floats are spread over their range only if at most one in this many equals another, as is the case for
-/// random floats.
+/// The limit on equal values among captured floats, as the reciprocal of a share. New values are spread over the range
+/// of the captured ones only if at most this share of them equals another, as is the case for random floats.
 const FEW_EQUAL: usize = 16;
 
-/// Size of the widest float type.
+/// The size of the widest float type, in bytes.
 const WIDEST: usize = 8;
 
-/// Part of the seed of an input with these captured values.
+/// Returns an input's part of the seed, which depends only on its type and captured values.
 pub(super) fn key_of(dtype: DType, captured: &[u8]) -> u64 {
     let digest = blake3::Hasher::new().update(&[dtype as u8]).update(captured).finalize();
     digest.as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
-/// Returns true if new values are drawn between the captured ones. This applies to float16, bfloat16, float32 and
-/// float64, unless all finite captured values are whole numbers. Such values must stay whole: they may be labels,
-/// counts, or masks of zeros and infinities.
+/// Returns true if an input's new values are drawn between its captured ones. This is the case for float16, bfloat16,
+/// float32 and float64, unless all finite captured values are whole numbers. Whole numbers must stay whole, because
+/// they may be labels, counts, or masks of zeros and infinities.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| {
@@ -34,17 +34,16 @@ pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
 }
 
-/// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. The draws are spread
-/// evenly over the representable values. Returns `low` itself if there is no value in between, if the signs differ, or
-/// if one of the two is zero: most floats between zero and another value are so small that they are slow to compute
-/// with.
+/// Returns a value from `low` up to but excluding `high`, which is the next captured value. All representable values
+/// are equally likely. Returns `low` itself if there is no value in between, if the signs differ, or if one of the two
+/// is zero. (Most floats between zero and another value are so small that computing with them is slow.)
 pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], random: u32) -> [u8; WIDTH] {
     let (a, b) = (bits(low), bits(high));
     let sign = sign::<WIDTH>();
     let magnitudes = (a & !sign, b & !sign);
     let apart = magnitudes.0.abs_diff(magnitudes.1);
     let usable = a & sign == b & sign && magnitudes.0 != 0 && magnitudes.1 != 0;
-    // 32 random bits, scaled to the number of possible values.
+    // This scales 32 random bits to the number of possible values.
     let step = u64::try_from((u128::from(apart) * u128::from(random)) >> 32).unwrap_or(0);
     let drawn = match () {
         () if !usable => return low,
@@ -57,12 +56,12 @@ pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], r
     value
 }
 
-/// Fills `drawn` with distinct values in the range of `captured`, smallest first. `captured` is sorted, and as long as
-/// `drawn`. Returns false, and draws nothing, if many captured values are equal, or some are not finite.
+/// Fills `drawn` with distinct values in the range of `captured`, in ascending order. `captured` is sorted, and has the
+/// same length as `drawn`. If many captured values are equal, or some are not finite, draws nothing and returns false.
 ///
-/// The values come from a random part of the range, with a random skew, so their ranks, extremes and quantiles differ
-/// from one call to the next. Otherwise, a kernel that selects by rank, such as a median, could learn the interval in
-/// which its result lies, and an `argmax` could stop at the largest value that it knows.
+/// The values come from a random part of the range and have a random skew, so their ranks, extremes and quantiles
+/// differ from call to call. Otherwise, a kernel that selects by rank, such as a median, could learn in which interval
+/// its result lies, and an `argmax` kernel could stop as soon as it finds the largest value that it has seen before.
 pub(super) fn spread<const WIDTH: usize>(
     captured: &[[u8; WIDTH]],
     drawn: &mut [[u8; WIDTH]],
@@ -76,8 +75,8 @@ pub(super) fn spread<const WIDTH: usize>(
     }
     let (start, end) = (random.random_range(0.0..0.25), random.random_range(0.75..=1.0));
     let (skew, is_mirrored) = (4_f64.powf(random.random_range(-1.0..=1.0)), random.random::<bool>());
-    // Uniform numbers in descending order: the largest of n is the n-th root of a uniform one, and so on. Logarithms
-    // keep them exact.
+    // This draws sorted uniform numbers, the largest first. The largest of n uniform numbers is distributed like the
+    // n-th root of a uniform number, and so on. The computation uses logarithms for precision.
     let mut logarithm = 0.0;
     for number in (1..=intervals + 1).rev() {
         let uniform: f64 = random.random_range(f64::MIN_POSITIVE..1.0);
@@ -103,7 +102,7 @@ fn split(number: f64) -> (u32, u32) {
     (number as u32, (number.fract() * f64::from(u32::MAX)) as u32)
 }
 
-/// Moves equal values of a sorted list apart, by as little as possible. No value exceeds `largest`.
+/// Moves equal values of a sorted list apart by as little as possible. No value is moved above `largest`.
 fn make_distinct<const WIDTH: usize>(sorted: &mut [[u8; WIDTH]], largest: u64) {
     let mut least = 0;
     for value in sorted.iter_mut() {
@@ -125,7 +124,8 @@ const fn sign<const WIDTH: usize>() -> u64 {
     1 << (if WIDTH < WIDEST { WIDTH } else { WIDEST } * 8 - 1)
 }
 
-/// The position of a float among all floats of its type. Both zeros have the same, because they compare as equal.
+/// Returns the position of a float among all floats of its type. Both zeros have the same position, because they
+/// compare as equal.
 fn order<const WIDTH: usize>(element: [u8; WIDTH]) -> u64 {
     let (bits, zero) = (bits(element), sign::<WIDTH>());
     let magnitude = bits & (zero - 1);
@@ -141,8 +141,8 @@ fn of_order<const WIDTH: usize>(order: u64) -> [u8; WIDTH] {
     element
 }
 
-/// Returns whether a value of one of the types of [`is_fresh`] is finite. Both types with 16 bits use float16's
-/// infinity, which is the smaller one: bfloat16 reaches it only with enormous values.
+/// Returns true if a value of one of the types in [`is_fresh`] is finite. Both 16-bit types are compared with the bits
+/// of float16's infinity. In bfloat16, only enormous values have such bits.
 fn is_finite<const WIDTH: usize>(element: [u8; WIDTH]) -> bool {
     let magnitude = bits(element) & (sign::<WIDTH>() - 1);
     let infinity = match WIDTH {
@@ -217,7 +217,7 @@ mod tests {
         for count in [2_u8, 3, 5] {
             let captured: Vec<[u8; 4]> = (1..=count).map(|at| (f32::from(at) / 2.0).to_le_bytes()).collect();
             for seed in 0..64 {
-                // Each of these must be overwritten.
+                // Each of these values must be overwritten.
                 let mut drawn = vec![0.75_f32.to_le_bytes(); captured.len()];
                 assert!(spread(&captured, &mut drawn, &mut SmallRng::seed_from_u64(seed)));
                 let drawn: Vec<f32> = drawn.into_iter().map(f32::from_le_bytes).collect();

@@ -1,4 +1,5 @@
-//! A source with its own seed. Inputs with the same captured values get the same new values.
+//! Gives each source of new values a seed of its own, which depends on the captured values, so that inputs with equal
+//! captured values get equal new values.
 
 use std::io;
 
@@ -8,8 +9,8 @@ use rand::rngs::SmallRng;
 use super::source::Source;
 use super::zeros::Zeros;
 
-/// A source, and its part of the seed. A kernel may rely on the equality of inputs. Therefore, inputs of the same type
-/// and with the same captured values have the same key, and get the same new values.
+/// A source of new values, and its part of the seed. A kernel may rely on the equality of two inputs. Therefore, inputs
+/// of the same type and with the same captured values have the same key, and get the same new values.
 #[derive(Debug)]
 pub(super) struct Keyed {
     pub(super) source: Source,
@@ -17,14 +18,14 @@ pub(super) struct Keyed {
 }
 
 impl Keyed {
-    /// A source without values.
+    /// Returns a source without values, which can take the place of another one.
     pub(super) fn nothing() -> Self {
         let zeros = Zeros::default();
         Self { source: Source::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros }, key: 0 }
     }
 
-    /// Writes one variant for each of `count` calls, piece by piece and in order: passes the call's number, the piece's
-    /// offset and its bytes to `each`.
+    /// Writes one variant for each of `count` calls, piece by piece and in order. For each piece, `each` gets the
+    /// number of the call, the offset of the piece, and its bytes.
     pub(super) fn write(
         &mut self,
         seed: u64,

@@ -1,12 +1,12 @@
-//! Lays out an entry's input variants. Each input gets a region of whole pages, which contains its variants one after
-//! another. Pure.
+//! Decides where the variants of an entry's inputs lie in memory. Each input gets a region of whole pages, which
+//! contains its variants one after another. This file does no I/O.
 
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
 
 use crate::session::{Range64, Variants, VariedInput};
 
-/// An input whose variants are laid out.
+/// The size and alignment of an input whose variants are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// The input's index among the tensor arguments.
@@ -14,12 +14,13 @@ pub(super) struct Extent {
     pub(super) bytes: u64,
     /// The offset of the input's first byte in the recorded storage, modulo `ALIGNMENT`.
     pub(super) phase: u64,
-    /// The output that is the input's new value, if the call changes the input.
+    /// If the call changes the input, the index of the output that contains its values after the call.
     pub(super) output: Option<usize>,
 }
 
-/// Lays out variants of all inputs for blocks of up to `calls` calls: as many variants as `formula::variants` says,
-/// and at most one for each call. Returns no variants if not even one of each input fits into `largest`.
+/// Lays out variants of all inputs for blocks of up to `calls` calls. The number of variants is that of
+/// `formula::variants`, which is at most one for each call. Returns no variants if not even one variant of each input
+/// fits into `largest`.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64, largest: Bytes) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
     let of_one_call = extents.iter().map(|extent| formula::variant(Bytes::new(extent.bytes))).sum();
@@ -53,20 +54,21 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Sizes from one byte to 32 MiB, small and large ones alike.
+    /// Generates sizes from one byte to 32 MiB. Each order of magnitude is equally likely.
     fn size() -> impl Strategy<Value = u64> {
         (0u32..25).prop_flat_map(|doublings| 1 << doublings..2u64 << doublings)
     }
 
     proptest! {
-        /// The supervisor's prediction is never below the size of the layout.
+        /// The memory that the supervisor predicts for variants is never less than what their layout takes.
         #[test]
         fn variants_do_not_overlap_and_take_at_most_what_the_formula_says(
             inputs in prop::collection::vec((size(), 0u64..64, any::<bool>()), 1..4), calls in 2u32..600,
             on_card in any::<bool>(),
         ) {
             let largest = formula::largest_varied(on_card, CacheState::Auto);
-            // The prediction counts all inputs. A trial, or their values, may rule out some of them.
+            // The prediction includes all inputs. Some of them may turn out not to vary, because of a trial or of their
+            // values.
             let extents: Vec<Extent> = inputs
                 .iter()
                 .enumerate()

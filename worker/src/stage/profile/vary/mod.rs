@@ -1,9 +1,9 @@
 //! Gives inputs new values in every timed call, so that no call can reuse the results of another.
 //!
-//! Decides which inputs of an entry vary. The capture's header, the plan and the input's contents must allow it
-//! (`source`, `structure`), and so must the input's relations to others (`relations`). A kernel that is known to be
-//! right must still work with the new values (`trial`), and must read the input (`unread`). `layout` places the
-//! variants.
+//! This folder also decides which inputs of an entry vary. For an input to vary, there must be no objection in the
+//! capture's header, the plan, the input's contents (`source`, `structure`) or the input's relations to other inputs
+//! (`relations`). In addition, a kernel that is known to be right must still work with the new values (`trial`), and
+//! must read the input (`unread`). `layout` places the variants in memory.
 
 mod choices;
 mod decisions;
@@ -43,24 +43,25 @@ pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants, VariedInput};
 
-/// The size of the pieces in which zeros, and inputs that one thread draws, are written.
+/// The number of bytes that are written at a time, for zeros and for inputs that a single thread draws.
 const PIECE: u64 = 64 << 10;
 const ZEROS: &[u8] = &[0; to_index(PIECE)];
 
-/// What varies in an entry, and the sources of the new values.
+/// The inputs of an entry that vary, and the sources of their new values.
 #[derive(Debug)]
 pub(super) struct Variation {
     pub(super) variants: Variants,
     /// The source of each varying input, in the order of the variants.
     sources: Vec<Keyed>,
     pub(super) names: Vec<String>,
-    /// The reason why a kernel can remember results: no input varies, too many keep their values for lack of memory, or
-    /// the candidate is wrong for new values of some. Otherwise `None`.
+    /// The reason why a kernel could return remembered results, or `None` if it could not. There are three such
+    /// reasons: no input varies, too many inputs keep their values for lack of memory, or the candidate is wrong for
+    /// new values of some inputs.
     pub(super) unvaried: Option<String>,
     /// True if the candidate is wrong for new values of some inputs, which therefore keep their values.
     pub(super) narrowed: bool,
-    /// The decision, which other candidates of the job can reuse. `None` if it is uncertain, because a process ended or
-    /// did not load the kernel.
+    /// The decision about this entry, which other candidates of the job can reuse. It is `None` if the decision is
+    /// uncertain, because a process ended or did not load the kernel.
     decision: Option<Decision>,
 }
 
@@ -77,7 +78,7 @@ impl Variation {
         }
     }
 
-    /// Like `none`, for a reason that may not apply to the next candidate.
+    /// Like `none`, but for a reason that may not apply to the next candidate, so the decision is not reused.
     fn none_for_now(why: impl Into<String>) -> Self {
         Self { decision: None, ..Self::none(why) }
     }
@@ -86,24 +87,25 @@ impl Variation {
         self.variants.count != 0
     }
 
-    /// Returns true if this output is the new value of an argument that varies.
+    /// Returns true if this output is an argument that the call changes and whose values vary.
     pub(super) fn changes(&self, output: usize) -> bool {
         self.variants.inputs.iter().any(|input| input.output == Some(output))
     }
 
-    /// The largest number of calls in a block.
+    /// Returns the maximum number of calls in a block.
     pub(super) fn most_calls(&self, slots: u32) -> u32 {
         if self.varies() { slots.min(self.variants.count) } else { slots }
     }
 
-    /// Writes new values for a block of `calls` calls. The same seed writes the same values.
+    /// Writes new values for a block of `calls` calls. The same seed gives the same values.
     pub(super) fn renew(&mut self, memory: &impl VariantMemory, calls: u32, seed: u64) -> io::Result<()> {
         self.draw(calls, seed, |input, variant, offset, bytes| {
             memory.write(input.at(variant) + offset, bytes)
         })
     }
 
-    /// Draws the values of a block, and passes them to `each` in pieces with their input, variant and offset.
+    /// Draws the values of a block, and passes them to `each` in pieces, with the input, the variant and the offset of
+    /// each piece.
     pub(super) fn draw(
         &mut self,
         calls: u32,
@@ -117,7 +119,7 @@ impl Variation {
         })
     }
 
-    /// Writes new values of one input for the first call of a block.
+    /// Writes new values of a single input, for the first call of a block.
     pub(super) fn renew_one(
         &mut self,
         memory: &impl VariantMemory,
@@ -128,7 +130,7 @@ impl Variation {
         self.sources[number].write(seed, 1, |_, offset, bytes| memory.write(input.at(0) + offset, bytes))
     }
 
-    /// Overwrites the values of `calls` calls with zeros, so that nothing can read them.
+    /// Overwrites the values of `calls` calls with zeros, so that no kernel can read them.
     pub(super) fn hide(
         &self,
         recorded: &Recorded,
@@ -144,7 +146,7 @@ impl Variation {
             .map_err(|source| SessionError::Variants { entry: recorded.name.clone(), source })
     }
 
-    /// Like `renew`. An error names the entry.
+    /// Like `renew`, but errors name the entry.
     pub(super) fn write_for(
         &mut self,
         recorded: &Recorded,
@@ -163,11 +165,11 @@ struct Eligible {
     source: Keyed,
     name: String,
     shuffled: bool,
-    /// Whether its values are integers, such as the indices of rows of a table.
+    /// True if its values are integers, such as the indices of rows of a table.
     is_index: bool,
 }
 
-/// The names of arguments that keep their values, with the reasons.
+/// The names of the arguments that keep their values, with the reasons.
 type KeptInputs = Vec<(String, WhyKept)>;
 
 /// Returns the inputs of an entry that may vary, and the arguments that keep their values.
@@ -195,7 +197,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
     let room = source::room(tensors.iter().filter(|(_, tensor, _)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
     for (number, &(argument, tensor, output)) in tensors.iter().enumerate() {
-        // An input that is passed twice varies with its first argument.
+        // An input that is passed twice was already handled as its first argument.
         if tensors[..number].iter().any(|(_, earlier, _)| same_bytes(earlier, tensor)) {
             continue;
         }
@@ -251,18 +253,18 @@ fn same_bytes(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage && one.byte_range() == other.byte_range() && one.dtype == other.dtype
 }
 
-/// Returns true if two tensors share bytes, unless both are the same bytes with the same type.
+/// Returns true if two tensors share bytes, except if both consist of exactly the same bytes with the same type.
 fn overlaps(one: &Tensor, other: &Tensor) -> bool {
     let (a, b) = (one.byte_range(), other.byte_range());
     one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)
 }
 
-/// The number of slots in the ring of outputs, which limits the calls of a block.
+/// Returns the number of slots in the ring of outputs, which limits the number of calls in a block.
 fn slots(recorded: &Recorded) -> u32 {
     formula::ring_slots(recorded.outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor))))
 }
 
-/// The layout of the chosen inputs; `None` if they do not all fit into the memory.
+/// Returns the layout of the chosen inputs, or `None` if they do not all fit into the memory.
 fn layout_of(
     recorded: &Recorded,
     task: &ProfileTask,
@@ -303,11 +305,11 @@ mod tests {
             (float(0, 7, 2), false, true),
             (float(0, 0, 5), false, true),
             (float(0, 5, 2), false, true),
-            // Next to it.
+            // These bytes are next to the tensor, or in another storage.
             (float(0, 8, 4), false, false),
             (float(0, 0, 4), false, false),
             (float(1, 5, 2), false, false),
-            // The same bytes as another type.
+            // These are the same bytes with another type.
             (tensor(0, DType::Int32, 4, 4), false, true),
             (tensor(0, DType::Float64, 2, 2), false, true),
             (tensor(1, DType::Int32, 4, 4), false, false),
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(column, captured);
     }
 
-    /// Memory that starts with ones.
+    /// Memory whose bytes are ones at first.
     struct Ones(std::cell::RefCell<Vec<u8>>);
 
     impl VariantMemory for Ones {
@@ -377,7 +379,7 @@ mod tests {
     fn hidden_values_are_those_of_the_calls_of_a_block() {
         let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_relu", &[0]);
         let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
-        // 50,000 bytes are not a multiple of the number that is written at a time.
+        // 50,000 bytes are not a multiple of the number of bytes that are written at a time.
         let extents = [50_000, 400].map(|bytes| Extent { tensor: 0, bytes, phase: 12, output: None });
         let variation =
             Variation { variants: lay_out(&extents, 4, 4096, Bytes::mib(8)), ..Variation::none("") };
@@ -395,8 +397,8 @@ mod tests {
         }
     }
 
-    /// Two inputs of more than one piece, in blocks of up to four calls. The second output is the new value of the
-    /// second input.
+    /// Returns a variation of two inputs that are larger than a piece, in blocks of up to four calls. The second output
+    /// contains the values of the second input after a call.
     fn of_two_inputs() -> Variation {
         let extents = [(100_000, None), (90_000, Some(1))].map(|(bytes, output)| Extent {
             tensor: 0,

@@ -1,5 +1,4 @@
-//! The inputs of an entry for which a smaller choice is sought, because a candidate fails for new values of all of
-//! them.
+//! Prepares smaller choices of an entry's varying inputs, for a candidate that fails if all of them get new values.
 
 use opt_shared::message::ProfileTask;
 
@@ -14,7 +13,7 @@ pub(in super::super) struct Inputs<'a> {
     recorded: &'a Recorded,
     task: &'a ProfileTask,
     it: Undecided,
-    /// The inputs that varied, the largest first, by their indices among the eligible ones.
+    /// The inputs that varied, the largest first, as indices into the list of eligible inputs.
     pub(in super::super) all: Vec<usize>,
 }
 
@@ -33,8 +32,8 @@ impl<'a> Inputs<'a> {
         Ok(Self { recorded, task, it, all })
     }
 
-    /// Returns the variation of these inputs; `None` if their variants do not fit into the memory. Give the variation
-    /// back before taking the next one.
+    /// Returns a variation of only these inputs, or `None` if their variants do not fit into the memory. The caller
+    /// must give the variation back before it takes another one.
     pub(in super::super) fn take(&mut self, choice: &[usize]) -> Option<Variation> {
         let variants = layout_of(self.recorded, self.task, &self.it.eligible, choice)?;
         Some(chosen(&mut self.it, choice, variants, (self.recorded, self.task)))
@@ -44,15 +43,15 @@ impl<'a> Inputs<'a> {
         put_back(&mut self.it, choice, variation);
     }
 
-    /// The names of the inputs that are not in a choice.
+    /// Returns the names of the inputs that are not in a choice.
     pub(in super::super) fn names_without(&self, choice: &[usize]) -> Vec<String> {
         let left_out = self.all.iter().filter(|at| !choice.contains(at));
         left_out.map(|&at| format!("`{}`", self.it.eligible[at].name)).collect()
     }
 }
 
-/// Returns true if a kernel that is known to be right works with a variation, and all outputs change. `number` is the
-/// entry's number in the session.
+/// Returns true if a kernel that is known to be right works with a variation, and all outputs change from call to call.
+/// `number` is the entry's number in the session.
 pub(in super::super) fn works(
     session: &mut dyn Session,
     (recorded, task): (&Recorded, &ProfileTask),

@@ -1,10 +1,13 @@
-//! Recognises that the numbers of one list nowhere exceed those of another, and that this is no accident. Pure.
+//! Recognises that no number of one list exceeds the number at the same place in another list, and that this is not by
+//! chance. This file does no I/O.
 
-/// The number of shifted pairs (see [`Order`]) that must break the order. Fewer prove no relation.
+/// The minimum number of shifted pairs (see [`Order`]) that must break the order. With fewer, the order could be due to
+/// chance.
 const LEAST_BROKEN: u32 = 8;
 
-/// How two lists of numbers are ordered, place by place. Each number of the first list is also compared with the number
-/// after its partner. If the lists are not related, these shifted pairs break the order as often as the true ones.
+/// Compares two lists of numbers place by place. Each number of the first list is also compared with the second list's
+/// number at the next place. If the lists are not related, these shifted pairs break the order as often as the true
+/// pairs do.
 pub(super) struct Order {
     is_below: bool,
     is_above: bool,
@@ -18,7 +21,7 @@ impl Order {
         Self { is_below: true, is_above: true, would_break_below: 0, would_break_above: 0, last: None }
     }
 
-    /// Adds the next numbers of the lists.
+    /// Adds the next number of each list.
     pub(super) fn add(&mut self, one: f64, other: f64) {
         self.is_below &= one <= other;
         self.is_above &= other <= one;
@@ -32,8 +35,8 @@ impl Order {
         self.is_below || self.is_above
     }
 
-    /// Returns true if one list nowhere exceeds the other, and enough shifted pairs break this order. Equal lists have
-    /// no order.
+    /// Returns true if one list nowhere exceeds the other, and enough shifted pairs break this order. Equal lists do
+    /// not count as ordered.
     pub(super) fn is_a_relation(&self) -> bool {
         let broken = if self.is_below { self.would_break_below } else { self.would_break_above };
         self.is_below != self.is_above && LEAST_BROKEN <= broken
@@ -52,7 +55,7 @@ mod tests {
 
     #[test]
     fn order_is_a_relation_if_neighbours_would_break_it() {
-        // The numbers go up and down, and so do their partners.
+        // The numbers of both lists go up and down together.
         let number = |at: u32| f64::from(at * 7 % 10);
         let pairs = |count: u32, distance: f64| -> Vec<(f64, f64)> {
             (0..count).map(|at| (number(at), number(at) + distance)).collect()
@@ -60,12 +63,12 @@ mod tests {
         for (count, distance, expected) in [
             (40, 0.5, true),
             (40, -0.5, true),
-            // Few pairs.
+            // There are too few pairs.
             (8, 0.5, false),
             // Every number of one list is below every number of the other.
             (40, 20.0, false),
             (40, -20.0, false),
-            // Equal.
+            // The lists are equal.
             (40, 0.0, false),
         ] {
             assert_eq!(is_a_relation(&pairs(count, distance)), expected, "{count} {distance}");

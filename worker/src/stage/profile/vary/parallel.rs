@@ -1,4 +1,5 @@
-//! The index tensors of one argument and one shape, which may form tuples, such as the rows and columns of `index_put`.
+//! Finds index tensors of the same argument and shape, which may form tuples, such as the rows and columns of
+//! `index_put`.
 
 use opt_shared::arguments::ArgumentValue;
 use opt_shared::capture::{CaptureError, DType, Tensor};
@@ -10,7 +11,8 @@ use crate::recorded::Recorded;
 pub(super) const TOO_MANY: &str = "too many values to be put into another order for each call";
 
 /// Reads the elements of the other index tensors of the same argument and shape, which may form tuples with this one.
-/// The inner error says why they cannot be compared: they do not fit into `room` bytes, or have another layout.
+/// The inner error says why the tensors cannot be compared: they do not fit into `room` bytes, or have different
+/// layouts.
 pub(super) fn parallel_indices(
     recorded: &Recorded,
     tensor: &Tensor,
@@ -47,8 +49,8 @@ pub(super) fn parallel_indices(
     Ok(Ok(found))
 }
 
-/// Returns true if torch accepts tensors of this type as indices. Smaller integers do not count, because their order
-/// would need more memory than the integers themselves.
+/// Returns true if torch accepts tensors of this type as indices. Smaller integer types are left out, because storing
+/// the order of such integers would take more memory than the integers themselves.
 pub(super) fn is_index(dtype: DType) -> bool {
     matches!(dtype, DType::Int32 | DType::Int64)
 }
@@ -59,7 +61,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A capture whose first argument has eight indices. The others are made from it, and named by their parameters.
+    /// Returns a capture whose first argument has eight indices. `others` makes the other arguments from it, with the
+    /// names of their parameters.
     fn capture(others: impl FnOnce(&Tensor) -> Vec<(&'static str, Tensor)>) -> Recorded {
         let (entries, signature) =
             crate::session::scripted::entries_of("torch_nn_functional_embedding", &[0]);
@@ -77,7 +80,8 @@ pub(super) mod tests {
         recorded
     }
 
-    /// A capture whose arguments are eight indices each. The second is a view with this stride, of this parameter.
+    /// Returns a capture with two arguments of eight indices each. The second is a view with this stride, and belongs
+    /// to this parameter.
     pub(in super::super) fn indices(stride: u64, parameter: &'static str) -> Recorded {
         capture(|it| vec![(parameter, Tensor { stride: vec![stride], storage_offset: 1, ..it.clone() })])
     }
@@ -116,7 +120,7 @@ pub(super) mod tests {
             (&[3, 3][..], [&[3, 1][..], &[3, 1]], None),
             (&[3, 3], [&[3, 1], &[1, 3]], other_layout),
             (&[2, 4], [&[4, 1], &[1, 2]], other_layout),
-            // All are the same element.
+            // All of them are the same element.
             (&[8], [&[1], &[0]], other_layout),
         ] {
             let mut recorded = indices(1, "input");

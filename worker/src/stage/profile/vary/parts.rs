@@ -1,27 +1,29 @@
-//! Which parts of the outputs change from call to call, and whether enough of them do. Pure.
+//! Records which parts of the outputs change from call to call, and decides whether enough of them do. This file does
+//! no I/O.
 
-/// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
-/// its elements at 0.
+/// The share of a part's elements that must have changed by more than the tolerance, as its reciprocal. The share is
+/// not higher, because a ReLU may leave half of the elements at 0.
 const MOVED_ONE_IN: u64 = 8;
-/// In arguments that a call changes in place, some parts may be the same after every call: together, at most one in
-/// this many of the elements that a call computes. An example is an optimiser's counter of steps.
+/// The share of all computed elements that may be the same after every call, as its reciprocal. Only parts of arguments
+/// that a call changes in place may stay the same. An example is an optimiser's counter of steps.
 const STILL_ONE_IN: u64 = 64;
 /// A part of an output.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
-    /// True if it has changed from one call to the next.
+    /// True if the part has changed from one call to the next.
     pub(super) changed: bool,
     /// False if the output is an argument that the call changes.
     pub(super) is_returned: bool,
-    /// The number of its elements, or 0 if the recorded call left them as they were.
+    /// The number of the part's elements, or 0 if the recorded call did not change them.
     pub(super) computed: u64,
 }
 
-/// Whether each part of the outputs has changed, in the order of the outputs.
+/// All parts of the outputs, in the order of the outputs, with the information whether each of them has changed.
 pub(super) struct Changed(pub(super) Vec<Part>);
 
 impl Changed {
-    /// Adds the comparison of two calls: for each part, the number of elements that changed, and the number checked.
+    /// Adds the comparison of two calls. For each part, `parts` contains the number of elements that changed, and the
+    /// number of elements that were checked.
     pub(super) fn add(&mut self, parts: impl Iterator<Item = (u64, u64)>) {
         for (part, (changed, elements)) in self.0.iter_mut().zip(parts) {
             part.changed |= (elements / MOVED_ONE_IN).max(1) <= changed;
@@ -32,8 +34,8 @@ impl Changed {
         !self.0.is_empty() && self.0.iter().all(|part| part.changed)
     }
 
-    /// Returns true if some part changed, and if all parts that never changed lie in arguments that the call changes in
-    /// place and together are a small share of what a call computes.
+    /// Returns true if some part changed, and if the parts that never changed meet two conditions: they lie in
+    /// arguments that the call changes in place, and together they are a small share of what a call computes.
     pub(super) fn is_almost_everywhere(&self) -> bool {
         let computed = |parts: &dyn Fn(&&Part) -> bool| -> u64 {
             self.0.iter().filter(parts).map(|part| part.computed).sum()
@@ -58,7 +60,7 @@ mod tests {
     fn every_part_must_change_in_some_call() {
         let mut changed = parts(&[16, 4]);
         assert!(!changed.is_everywhere(), "nothing was compared");
-        // The first part needs 2 of 16 elements, the second 1 of 4.
+        // In the first part, 2 of 16 elements must change, and in the second 1 of 4.
         changed.add([(2, 16), (0, 4)].into_iter());
         assert!(!changed.is_everywhere() && !changed.is_almost_everywhere());
         changed.add([(1, 16), (0, 4)].into_iter());

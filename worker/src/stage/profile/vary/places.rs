@@ -1,7 +1,7 @@
-//! The elements of an input that its tensor uses. Pure.
+//! Finds the elements in an input's memory that belong to its tensor. This file does no I/O.
 //!
-//! A view, such as a column of a table, has other elements between its own. Their values must not become elements of
-//! the view: they may be out of range.
+//! A view, such as a column of a table, has other elements between its own. The values of these other elements must not
+//! be moved into the view, because they may be out of range for it.
 
 use opt_shared::capture::Tensor;
 use opt_shared::units::to_index;
@@ -9,7 +9,7 @@ use opt_shared::units::to_index;
 #[derive(Debug)]
 pub(super) struct Places {
     /// The sizes of the axes, from the widest stride to the narrowest. Axes of one element are left out, and so are
-    /// those that `expand` added, which have no elements of their own.
+    /// axes that `expand` added, because these have no elements of their own.
     pub(super) shape: Vec<usize>,
     strides: Vec<usize>,
     /// True if other elements lie between those of the tensor.
@@ -17,7 +17,8 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// If the tensor's elements overlap, as those of a sliding window do, they count as one axis.
+    /// Finds the places of a tensor's elements. If elements overlap, as those of a sliding window do, all of them are
+    /// treated as one axis.
     pub(super) fn of(tensor: &Tensor) -> Self {
         let axes = tensor.shape.iter().zip(&tensor.stride);
         let mut axes: Vec<(usize, usize)> = axes
@@ -38,12 +39,12 @@ impl Places {
         Self { shape, strides, has_gaps }
     }
 
-    /// The number of the tensor's elements.
+    /// Returns the number of the tensor's distinct elements.
     pub(super) fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The positions of the elements, counted from the first one, in ascending order.
+    /// Returns the positions of the elements in ascending order, counted from the first element.
     fn positions(&self) -> impl Iterator<Item = usize> {
         (0..self.elements()).map(|mut number| {
             let axes = self.shape.iter().zip(&self.strides).rev();
@@ -56,7 +57,8 @@ impl Places {
         })
     }
 
-    /// Keeps only the tensor's elements. `all` are those from the first to the last.
+    /// Removes the elements that do not belong to the tensor from `all`, which contains all elements from the tensor's
+    /// first to its last.
     pub(super) fn gather(&self, all: &mut Vec<u8>, width: usize) {
         if self.has_gaps {
             for (number, at) in self.positions().enumerate() {
@@ -95,14 +97,14 @@ mod tests {
             (&[2, 3][..], &[3, 1][..], &[2, 3][..], None),
             (&[3, 2], &[1, 3], &[2, 3], None),
             (&[1, 4, 1], &[9, 1, 7], &[4], None),
-            // A column of a table, and its first two columns.
+            // These are a column of a table, and its first two columns.
             (&[4], &[3], &[4], Some(&[0, 3, 6, 9][..])),
             (&[3, 2], &[5, 1], &[3, 2], Some(&[0, 1, 5, 6, 10, 11])),
             (&[2, 3], &[1, 5], &[3, 2], Some(&[0, 1, 5, 6, 10, 11])),
-            // Expanded along the second axis.
+            // These are expanded along the second axis.
             (&[4, 7], &[1, 0], &[4], None),
             (&[4, 7], &[2, 0], &[4], Some(&[0, 2, 4, 6])),
-            // A window of three elements slides over five, and one of three rows over four.
+            // A window of three elements slides over five elements, and a window of three rows over four rows.
             (&[3, 3], &[1, 1], &[5], None),
             (&[2, 3, 2], &[2, 2, 1], &[8], None),
             // The next axis begins right after the end of the last, or overlaps its end.

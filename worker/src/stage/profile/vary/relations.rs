@@ -1,4 +1,5 @@
-//! Relations between the inputs of an entry that a correct kernel may rely on, and that new values would break.
+//! Recognises relations between the inputs of an entry that a correct kernel may rely on, and that new values would
+//! break.
 
 use opt_shared::capture::{CaptureError, Kind, Tensor};
 use opt_shared::units::to_index;
@@ -10,7 +11,7 @@ use super::source::{Source, WhyKept};
 use super::zeros::Zeros;
 use crate::judge::element;
 
-/// Index tensors of more elements are not checked for relations to offsets or padding.
+/// The maximum number of elements in an index tensor that is checked for relations to offsets or padding.
 const MOST_OFFSETS: u64 = 1 << 16;
 /// The number of elements that are compared at a time.
 const PIECE: u64 = 8 << 10;
@@ -19,11 +20,12 @@ const BESIDE_INDICES: &str = "it may depend on other indices, or they on it";
 const BESIDE_PADDING: &str = "it may hold the lengths of a padded input";
 const ORDERED: &str = "it is nowhere larger than another input of its shape, or nowhere smaller";
 
-/// Reads the elements of a contiguous tensor from a first one up to but excluding another.
+/// A function that reads the elements of a contiguous tensor, from the element with the first number up to but
+/// excluding the element with the second.
 pub(super) type Read<'r> = dyn Fn(&Tensor, u64, u64) -> Result<Vec<u8>, CaptureError> + 'r;
 
-/// For each of these inputs, the reason why it must keep its values because of another input; `None` if it may vary.
-/// `tensors` are all tensor arguments of the entry, with their parameters.
+/// For each eligible input, returns the reason why it must keep its values because of another input, or `None` if it
+/// may vary. `tensors` are all tensor arguments of the entry, with the names of their parameters.
 pub(super) fn of(
     tensors: &[(&str, &Tensor)],
     eligible: &[Eligible],
@@ -37,7 +39,7 @@ pub(super) fn of(
             _ => None,
         })
         .collect();
-    // If all inputs are indices, they may vary although they may depend on each other: otherwise, nothing would vary in
+    // If all inputs are indices, they may vary although they may depend on each other. Otherwise, nothing would vary in
     // a call that computes only with integers.
     let has_others = eligible.iter().any(|input| !is_index(of(input).1.dtype));
     let why = |input: &Eligible| {
@@ -70,8 +72,8 @@ pub(super) fn of(
     eligible.iter().map(why).collect()
 }
 
-/// Returns true if one index tensor holds offsets, and the other the lengths between them. The offset after the last
-/// length may be missing.
+/// Returns true if one index tensor contains offsets, and the other one the distances (lengths) between them. The
+/// offset after the last length may be missing.
 fn are_offsets_and_lengths(
     read: &Read<'_>,
     offsets: &Tensor,
@@ -87,8 +89,8 @@ fn are_offsets_and_lengths(
     Ok(are_distances(&ends, &lengths))
 }
 
-/// Returns true if an index tensor holds the length of each part of a padded input, which means that the zeros at the
-/// end of a part begin after that many rows.
+/// Returns true if an index tensor contains the length of each part of a padded input. This is the case if, in every
+/// part that ends with zeros, these zeros begin after as many rows as the index tensor says.
 fn are_lengths(
     read: &Read<'_>,
     lengths: &Tensor,
@@ -103,7 +105,7 @@ fn are_lengths(
     Ok(begin_after(zeros, part, part / rows, &lengths))
 }
 
-/// Returns true if these are the distances between neighbouring numbers.
+/// Returns true if `distances` are the differences between neighbouring `numbers`.
 fn are_distances(numbers: &[f64], distances: &[f64]) -> bool {
     let mut pairs = numbers.windows(2).zip(distances);
     pairs.all(|(pair, distance)| (pair[1] - pair[0] - distance).abs() < 0.5)
@@ -120,7 +122,7 @@ fn begin_after(zeros: &Zeros, part: u64, row: u64, lengths: &[f64]) -> bool {
     !agrees.is_empty() && agrees.into_iter().all(|agrees| agrees)
 }
 
-/// The values of a contiguous tensor; `None` if it is not contiguous.
+/// Returns the values of a tensor, or `None` if the tensor is not contiguous.
 fn all(read: &Read<'_>, tensor: &Tensor) -> Result<Option<Vec<f64>>, CaptureError> {
     if !tensor.is_contiguous() {
         return Ok(None);
@@ -133,7 +135,8 @@ fn values<'b>(tensor: &Tensor, bytes: &'b [u8]) -> impl Iterator<Item = f64> + '
     bytes.chunks_exact(dtype.element_len()).map(move |it| element::value(dtype, it))
 }
 
-/// Returns true if two tensors of floats have the same shape, and one nowhere exceeds the other ([`Order`]).
+/// Returns true if two tensors of floats have the same shape, and one nowhere exceeds the other, and this is not by
+/// chance ([`Order`]).
 fn are_ordered(read: &Read<'_>, one: &Tensor, other: &Tensor) -> Result<bool, CaptureError> {
     let is_comparable = |it: &Tensor| it.dtype.kind() == Kind::Float && it.is_contiguous();
     if !(is_comparable(one) && is_comparable(other) && one.shape == other.shape) {
@@ -172,7 +175,7 @@ mod tests {
     impl Entry {
         fn add(mut self, parameter: &'static str, dtype: DType, shape: &[u64], bytes: Vec<u8>) -> Self {
             let storage = StorageId(u32::try_from(self.storages.len()).expect("few"));
-            // Another element comes first.
+            // Another element precedes the tensor in its storage.
             let tensor = Tensor { storage_offset: 1, ..Tensor::dense(dtype, shape, storage) };
             self.storages.push([vec![0xff; dtype.element_len()], bytes].concat());
             self.tensors.push((parameter, tensor));
@@ -193,7 +196,7 @@ mod tests {
             )
         }
 
-        /// The reasons if only the inputs with these numbers may vary.
+        /// Returns the reasons that are found if only the inputs with these numbers are eligible.
         fn reasons(&self, varying: &[usize]) -> Vec<Option<WhyKept>> {
             let eligible: Vec<Eligible> = varying
                 .iter()
@@ -244,7 +247,7 @@ mod tests {
     fn lengths_beside_their_offsets_keep_their_values() {
         for (offsets, lengths, expected) in [
             (&[0, 3, 4, 8][..], &[3, 1, 4][..], Some(BESIDE_INDICES)),
-            // Without the last end, and with one end too many.
+            // The last end is missing, or there is one end too many.
             (&[0, 3, 4], &[3, 1, 4], Some(BESIDE_INDICES)),
             (&[0, 3, 4, 8, 9], &[3, 1, 4], None),
             (&[0, 3], &[3, 1, 4], None),
@@ -259,14 +262,14 @@ mod tests {
 
     #[test]
     fn lengths_of_padded_parts_keep_their_values() {
-        // Three parts of four rows of two floats. Three, four and no rows of them are used.
+        // There are three parts of four rows of two floats. Of their rows, three, four and none are used.
         let values: Vec<f32> = [3, 4, 0]
             .iter()
             .flat_map(|&used| (0..8).map(move |at| if at < 2 * used { 1.5 } else { 0.0 }))
             .collect();
         for (shape, lengths, expected) in [
             (&[3, 4, 2][..], &[3, 4, 0][..], Some(BESIDE_PADDING)),
-            // The length of a part without zeros is not visible.
+            // The second part has no zeros at its end, so its length cannot be checked.
             (&[3, 4, 2], &[3, 2, 0], Some(BESIDE_PADDING)),
             (&[3, 4, 2], &[2, 4, 0], None),
             (&[3, 4, 2], &[3, 4, 1], None),
@@ -283,7 +286,7 @@ mod tests {
 
     #[test]
     fn floats_that_nowhere_exceed_others_of_their_shape_keep_their_values() {
-        // More than a piece.
+        // These are more elements than are compared at a time.
         let count = PIECE + 40;
         let low: Vec<f32> =
             (0..count).map(|at| f32::from(u8::try_from(at * 7 % 10).expect("small"))).collect();

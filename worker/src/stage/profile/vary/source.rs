@@ -1,10 +1,11 @@
-//! The sources of an input's new values, and the reasons why some inputs keep their captured values.
+//! Generates new values of an input, or finds the reason why the input keeps its captured values.
 //!
-//! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
-//! Each variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
-//! Otherwise, the means and norms of calls, and of the rows of one call, would hardly differ. Integers are shuffled:
-//! indices stay in range, and unique values stay unique (`unique`). If an output may contain positions, floats get
-//! distinct values in a random order. Either way, the results of one call are wrong for the next.
+//! Floats and complex numbers are drawn element by element from captured values, so they stay in the captured range.
+//! Each variant, and each run of elements in a variant, favours large, small, extreme or average values to its own
+//! degree. Otherwise, means and norms would hardly differ between calls, or between the rows of one call. Integers are
+//! shuffled, so that indices stay in range and unique values stay unique (`unique`). If an output may contain
+//! positions, floats get distinct values in a random order. In all cases, the results of one call are wrong for the
+//! next.
 
 use std::io;
 use std::num::NonZero;
@@ -31,35 +32,37 @@ use crate::session::WIDEST_ELEMENT;
 
 const TOO_FEW: &str = "too few values for a new order in each call";
 
-/// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
+/// The size, in bytes, of the largest input that a single thread draws. Larger inputs are drawn by several threads.
+/// Only inputs on a card are that large.
 const DRAWN_BY_ONE: u64 = 8 << 20;
-/// The part of an input that one thread draws at a time, in bytes.
+/// The number of bytes of an input that one thread draws at a time.
 const STRIPE: u64 = 1 << 20;
-/// The most threads that draw one input. Their stripes take less memory than the input.
+/// The maximum number of threads that draw one input. Their stripes together take less memory than the input.
 const MOST_THREADS: usize = 8;
 
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next. `zeros`
-    /// stay zero.
+    /// Each element is drawn from these sorted values or, if `fresh`, from the interval between one of them and the
+    /// next. `zeros` are the ranges that stay zero.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool, zeros: Zeros },
-    /// The captured elements in another order. If `fresh`, `captured` is sorted, and other values in its range replace
-    /// the elements.
+    /// The captured elements are put into another order. If `fresh`, `captured` is sorted, and its elements are first
+    /// replaced by other values in the captured range.
     Shuffled {
         captured: Vec<u8>,
         order: Vec<u8>,
         width: usize,
         fresh: bool,
         kept: Kept,
-        /// If the tensor is a view, its places, and all elements from its first to its last.
+        /// If the tensor is a view, the places of its elements, and the bytes of all elements from its first to its
+        /// last.
         view: Option<(Places, Vec<u8>)>,
     },
 }
 
-/// The reason why an input keeps its captured values, in a few words.
+/// The reason why an input keeps its captured values, as it appears in messages.
 pub(super) type WhyKept = &'static str;
 
-/// Calls a function that has the width of an element as a constant, so that copies of elements need no loop.
+/// Calls a function whose constant parameter is the width of an element, so that elements are copied without a loop.
 macro_rules! by_width {
     ($width:expr, $($function:ident)::+($($argument:expr),*)) => {
         match $width {
@@ -73,8 +76,8 @@ macro_rules! by_width {
 }
 
 impl Source {
-    /// Reads the captured values, and keeps at most `room` bytes of them. Returns the source with its part of the seed.
-    /// The inner error says why the input keeps its captured values.
+    /// Reads an input's captured values, and stores at most `room` bytes of them. Returns the source with its part of
+    /// the seed. The inner error says why the input keeps its captured values.
     pub(super) fn of(
         recorded: &Recorded,
         tensor: &Tensor,
@@ -128,7 +131,8 @@ impl Source {
                 let zeros = zeros_of(tensor, &captured, places.has_gaps);
                 zeros.remove_from(&mut captured);
                 let values = sorted_sample(tensor.dtype, &captured, room);
-                // No values are left if all are zeros of both signs, which `structure` does not recognise as constant.
+                // No values are left if all values are zeros of both signs. `structure` does not recognise this as
+                // constant.
                 if values.is_empty() {
                     Err(kept_because(Structure::Constant))
                 } else {
@@ -185,15 +189,15 @@ impl Source {
     }
 }
 
-/// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
-/// because drawn values repeat, and any position of equal values would be right.
+/// Returns true if an output may contain positions, as those of `argmax` and `topk` do. In this case all inputs are
+/// shuffled. Drawn values would repeat, and the position of any of several equal values would be right.
 fn gives_positions(outputs: &[OutputTensor]) -> bool {
     let is_counter = |output: &OutputTensor| !output.arguments.is_empty() && output.tensor.elements() < 2;
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer && !is_counter(output))
 }
 
-/// Writes an input of `bytes` bytes, stripe by stripe. Threads draw the stripes, and each stripe has a seed of its own,
-/// so the number of threads does not change what is written.
+/// Writes an input of `bytes` bytes, stripe by stripe. Several threads draw the stripes. Each stripe has a seed of its
+/// own, so the number of threads does not change what is written.
 fn write_stripes(
     bytes: u64,
     random: &mut SmallRng,
@@ -213,7 +217,7 @@ fn write_stripes(
         let draw_some = || std::iter::from_fn(next).for_each(|(stripe, seed)| draw(stripe, seed));
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // If Linux refuses a thread, the others draw its stripes.
+                // If Linux refuses to create a thread, the other threads draw its stripes.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, draw_some);
             }
             draw_some();
@@ -226,7 +230,8 @@ fn write_stripes(
 }
 
 /// Puts the captured elements into a random order. If `fresh`, `captured` is sorted, and `spread` replaces the elements
-/// first. If `spread` cannot do this, each element but the last is replaced by a value between itself and the next.
+/// by new ones first. If `spread` cannot do this, each element except the last is replaced by a value between itself
+/// and the next element.
 fn reorder<const WIDTH: usize>(
     captured: &[u8],
     order: &mut [u8],
@@ -244,8 +249,8 @@ fn reorder<const WIDTH: usize>(
     kept.reorder(order, random);
 }
 
-/// The long runs of zeros among a tensor's floats. Integers have none, because zero is an index like others. `captured`
-/// are the elements in the order of memory, without the gaps of a view.
+/// Returns the long runs of zeros among a tensor's floats. For integers, returns none, because zero is an index like
+/// any other. `captured` are the elements in the order of memory, without the gaps of a view.
 fn zeros_of(tensor: &Tensor, captured: &[u8], has_gaps: bool) -> Zeros {
     if tensor.dtype.kind() == Kind::Integer || has_gaps {
         return Zeros::default();
@@ -254,13 +259,13 @@ fn zeros_of(tensor: &Tensor, captured: &[u8], has_gaps: bool) -> Zeros {
     Zeros::of(captured, tensor.dtype, row)
 }
 
-/// Captured elements spaced evenly over the input, at most `room` bytes of them, sorted by value.
+/// Returns captured elements that are spaced evenly over the input, sorted by value. They take at most `room` bytes.
 fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     by_width!(dtype.element_len(), sorted_sample_of(dtype, captured, room))
 }
 
-/// The width is a constant, so that elements are sorted in place. The memory formula does not cover a list of
-/// references.
+/// Does the work of `sorted_sample`. The width is a constant, so that the elements themselves are sorted. Sorting a
+/// list of references would take memory for which the memory formula does not allow.
 fn sorted_sample_of<const WIDTH: usize>(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     let (captured, _) = captured.as_chunks::<WIDTH>();
     let most = (to_index(room) / WIDTH).max(1);
@@ -271,7 +276,7 @@ fn sorted_sample_of<const WIDTH: usize>(dtype: DType, captured: &[u8], room: u64
     elements.into_flattened()
 }
 
-/// The number of bytes of values kept for each of `inputs` inputs.
+/// Returns the number of bytes of captured values that are stored for each of `inputs` inputs.
 pub(super) fn room(inputs: usize) -> u64 {
     VALUES.get() / (inputs.max(1) as u64)
 }

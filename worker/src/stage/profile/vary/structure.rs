@@ -1,4 +1,5 @@
-//! Recognises structure in an input that a correct kernel may rely on, and that new values would break. Pure.
+//! Recognises properties of an input's values that a correct kernel may rely on, and that new values would break. This
+//! file does no I/O.
 
 use opt_shared::capture::{DType, Kind, Tensor};
 use opt_shared::units::to_index;
@@ -6,16 +7,15 @@ use opt_shared::units::to_index;
 use super::order::Order;
 use crate::judge::element;
 
-/// The length of the shortest rows that are tested for order, sum or norm, and the smallest side of matrices that are
-/// tested.
+/// The minimum length of rows that are tested for order, sum or norm, and the minimum side of matrices that are tested.
 const SHORTEST_ROW: usize = 3;
-/// The number of elements of the smallest tensors that are tested for few values, and of the smallest parts that are
-/// tested for equality. Smaller ones can be equal by chance.
+/// The minimum number of elements in tensors that are tested for having only two values, and in parts that are tested
+/// for equality. Smaller tensors and parts can have these properties by chance.
 const SMALLEST: usize = 8;
-/// The largest number of columns that are tested for order.
+/// The maximum number of columns that are tested for order.
 const MOST_COLUMNS: usize = 8;
-/// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to one part in two
-/// thousand.
+/// The limit on the deviation of a row's sum or norm from 1. It allows for rounding: in half precision, each element is
+/// rounded by up to one part in two thousand.
 const NEAR_ONE: f64 = 0.02;
 
 /// A property of an input's values.
@@ -28,7 +28,8 @@ const NEAR_ONE: f64 = 0.02;
 ///   the diagonal element is larger than all others together, so that systems of equations can be solved accurately.
 /// - `Repeated`: along some axis, at least half of the slices are equal to another slice, or each row consists of two
 ///   equal halves or of pairs of equal elements.
-/// - `OrderedColumns`: the element of one column does not exceed that of another in any row, and this is no accident.
+/// - `OrderedColumns`: in every row, the element of one column does not exceed the element of another, and this is not
+///   by chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -45,8 +46,8 @@ pub(super) enum Structure {
     LogProbabilities,
 }
 
-/// Returns the first structure found. `bytes` are the tensor's own elements in the order of memory. They count as one
-/// row if the tensor is not contiguous.
+/// Returns the first property that is found. `bytes` are the tensor's own elements in the order of memory. If the
+/// tensor is not contiguous, they are treated as one row.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let dtype = tensor.dtype;
     let width = dtype.element_len();
@@ -88,10 +89,10 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     has_ordered_columns(dtype, bytes, row).then_some(Structure::OrderedColumns)
 }
 
-/// Tests each row of a tensor.
+/// A function that returns true if a test succeeds for every row of a tensor.
 type EachRow<'a> = dyn Fn(&dyn Fn(&[u8]) -> bool) -> bool + 'a;
 
-/// Returns the structure of rows or matrices of floats.
+/// Returns the property of rows or matrices of floats, if they have one.
 fn of_floats(tensor: &Tensor, bytes: &[u8], each_row: &EachRow<'_>) -> Option<Structure> {
     let dtype = tensor.dtype;
     let near_one = |value: f64| (value - 1.0).abs() < NEAR_ONE;
@@ -108,13 +109,13 @@ fn of_floats(tensor: &Tensor, bytes: &[u8], each_row: &EachRow<'_>) -> Option<St
     of_matrices(tensor, bytes)
 }
 
-/// The values of a row or a tensor, decoded one by one, because a list of f64 would need much more memory than the
-/// input.
+/// Returns the values of a row or a tensor. They are decoded one by one, because a list of f64 would need much more
+/// memory than the input.
 fn values(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> {
     bytes.chunks_exact(dtype.element_len()).map(move |element| element::value(dtype, element))
 }
 
-/// The lowest finite value of a type of floats.
+/// Returns the lowest finite value of a float type.
 fn lowest(dtype: DType) -> f64 {
     match dtype {
         DType::Float16 => f64::from(half::f16::MIN),
@@ -153,11 +154,11 @@ fn is_repeated(tensor: &Tensor, bytes: &[u8]) -> bool {
             *digest = line.chunks(4).fold(*digest, |digest, piece| {
                 let mut word = [0; 4];
                 word[..piece.len()].copy_from_slice(piece);
-                // A multiplication by an odd number loses nothing, and the rotation brings high bits down.
+                // Multiplying by an odd number loses no information, and the rotation moves high bits down.
                 (digest.rotate_left(13) ^ u32::from_le_bytes(word)).wrapping_mul(0x9e37_79b1)
             });
         }
-        // Parts of zeros are trivially equal, such as the unused end of a cache, so they do not count.
+        // Parts that consist of zeros, such as the unused end of a cache, are trivially equal, so they are left out.
         let mut used: Vec<u32> = digests
             .into_iter()
             .zip(is_zero)
@@ -170,7 +171,7 @@ fn is_repeated(tensor: &Tensor, bytes: &[u8]) -> bool {
     })
 }
 
-/// Returns true if one column nowhere exceeds another ([`Order`]).
+/// Returns true if one column nowhere exceeds another, and this is not by chance ([`Order`]).
 fn has_ordered_columns(dtype: DType, bytes: &[u8], row: usize) -> bool {
     let width = dtype.element_len();
     if !(2..=MOST_COLUMNS).contains(&row) {
@@ -188,7 +189,7 @@ fn has_ordered_columns(dtype: DType, bytes: &[u8], row: usize) -> bool {
     (0..row).any(|one| (0..one).any(|other| are_ordered(one, other)))
 }
 
-/// Returns the structure of square matrices in the last two dimensions.
+/// Returns the property of square matrices in the last two dimensions, if they have one.
 fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let [.., height, side] = tensor.shape[..] else { return None };
     let (width, side) = (tensor.dtype.element_len(), to_index(side));
@@ -260,7 +261,7 @@ mod tests {
             (&[2, 3], &[-1.39, -0.69, -1.39, -20.0, 0.0, -30.0], Some(Structure::LogProbabilities)),
             (&[2, 4], &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0], Some(Structure::TwoValues)),
             (&[2, 4], &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 2.0], None),
-            // Seven elements have two values by chance.
+            // Seven elements can have only two values by chance.
             (&[7], &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0], None),
             // Rows of two values are not tested for order.
             (&[2, 2], &[1.0, 3.0, 9.0, 4.0], None),
@@ -295,18 +296,18 @@ mod tests {
             // Smaller matrices are often symmetric by chance.
             (&[2, 2], vec![1.0, 5.0, 5.0, 2.0], None),
             (&[9], symmetric.to_vec(), None),
-            // One row has another sum.
+            // One row does not sum to 1, or has negative elements.
             (&[2, 3], vec![0.2, 0.5, 0.3, 1.0, 5.0, 2.0], None),
             (&[2, 3], vec![0.2, 0.5, 0.2, 0.1, 0.7, 0.1], None),
             (&[2, 3], vec![0.5, 0.7, -0.2, 0.1, 0.1, 0.8], None),
-            // One row has another norm.
+            // One row does not have the norm 1.
             (&[2, 3], vec![-0.6, 0.8, 0.0, 0.0, -2.0, 1.0], None),
         ] {
             assert_eq!(floats(shape, &values), expected, "{shape:?} {values:?}");
         }
     }
 
-    /// A different value for each number.
+    /// Returns a different value for each number.
     fn value(number: u16) -> f32 {
         f32::from(u16::try_from(u32::from(number) * 7919 % 1013).expect("small")) / 3.0 + 1.0
     }
@@ -314,7 +315,7 @@ mod tests {
     #[test]
     fn equal_parts_are_recognised_along_each_axis_and_in_each_row() {
         for (shape, element, expected) in [
-            // Each number has another value.
+            // All elements differ.
             (&[4, 8][..], (|at| at) as fn(u16) -> u16, None),
             (&[2, 8], |at| at / 8 * 8 + at % 4, Some(Structure::Repeated)),
             (&[2, 8], |at| at / 2, Some(Structure::Repeated)),
@@ -325,19 +326,19 @@ mod tests {
             (&[3, 4], |at| at / 4 * 4 + at % 2, None),
             (&[3, 6], |at| at / 2, None),
             (&[1, 9], |at| at / 2, None),
-            // Three of four rows are equal, or two of four, or none.
+            // Three of four rows are equal, or two of four, or two of five.
             (&[4, 9], |at| if at < 27 { at % 9 } else { at }, Some(Structure::Repeated)),
             (&[4, 9], |at| if at < 18 { at % 9 } else { at }, Some(Structure::Repeated)),
             (&[5, 9], |at| if at < 18 { at % 9 } else { at }, None),
-            // Two rows, and rows of eight elements.
+            // There are only two rows, or rows of eight elements.
             (&[2, 9], |at| at % 9, Some(Structure::Repeated)),
             (&[3, 8], |at| at % 8, Some(Structure::Repeated)),
-            // Columns, and the middle axis.
+            // Columns are equal, or slices along the middle axis.
             (&[9, 4], |at| at / 4 * 4 + at % 4 % 3, Some(Structure::Repeated)),
             (&[2, 3, 5], |at| at / 15 * 5 + at % 5, Some(Structure::Repeated)),
-            // Parts of zeros do not count.
+            // Parts of zeros are left out.
             (&[4, 9], |at| if at < 18 { 2000 } else { at }, None),
-            // Each part has seven elements, or they are not rows.
+            // Each part has only seven elements, or the equal parts are not rows.
             (&[3, 7], |at| at % 7, None),
             (&[24], |at| at % 8, None),
         ] {
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(integers(&[4], &[0, 3, 3, 9]), Some(Structure::Sorted));
         assert_eq!(integers(&[4], &[7, 7, 7, 7]), Some(Structure::Constant));
         assert_eq!(integers(&[4], &[5, 0, 9, 2]), None);
-        // One unsorted row rules out the structure.
+        // If one row is not sorted, the input does not count as sorted.
         assert_eq!(integers(&[2, 3], &[0, 1, 2, 5, 4, 6]), None);
     }
 }

@@ -1,9 +1,10 @@
-//! Decides which inputs vary. Tries choices of inputs with a kernel that is known to be right, until it finds a choice
-//! with which the kernel still works and all outputs change.
+//! Decides by a trial which inputs of an entry vary. In the trial, a kernel that is known to be right is called with
+//! new values of one choice of inputs after another, until it still works and all outputs change.
 //!
-//! The kernel is the baseline, in a separate runner, or the candidate itself if there is no baseline. A choice is
-//! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, if part of an
-//! output hardly changes from call to call, or if the plan call prepares something from the values.
+//! This kernel is the baseline, in a separate runner, or the candidate itself if there is no baseline. A choice of
+//! inputs is dropped if the kernel fails with their new values, if it computes NaN or infinities that were not
+//! recorded, if a part of an output hardly changes from call to call, or if the plan call prepares something from the
+//! values.
 
 use opt_shared::arguments::TOO_LARGE;
 use opt_shared::formula::load_timeout;
@@ -18,7 +19,7 @@ use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Answer, Backend, Loaded, SessionError, TimedSession, Variants, Varied};
 
-/// The first of the seeds of values that show which inputs are read. No timed call uses them.
+/// The first of the seeds for the values that show which inputs a kernel reads. No timed call uses these seeds.
 const UNREAD_SEEDS: u64 = 0x756e_7265_6164;
 
 /// An entry whose varying inputs have not been decided yet.
@@ -29,11 +30,13 @@ pub(super) struct Undecided {
     pub(super) choices: std::vec::IntoIter<Vec<usize>>,
     /// The reason why the last choice was dropped.
     pub(super) dropped: Option<&'static str>,
-    /// True if a choice was dropped because the process died. The values need not be the cause.
+    /// True if a choice was dropped because the process died. The decision is then uncertain, because the values need
+    /// not be the cause.
     pub(super) uncertain: bool,
 }
 
-/// Decides which inputs vary in each entry of a batch. An unreadable capture is reported with the index of its entry.
+/// Decides which inputs vary in each entry of a batch. If a capture is unreadable, returns the index of its entry and
+/// the error.
 pub(in super::super) fn decide<B: Backend>(
     backend: &B,
     prober: &B::Candidate,
@@ -64,10 +67,10 @@ pub(in super::super) fn decide<B: Backend>(
         }
     }
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
-    // A kernel that fails to load may load the next time: on a busy machine, loading takes long.
+    // A kernel that fails to load is loaded once more, because on a busy machine, loading may have taken too long.
     let mut may_load_again = true;
-    // Each iteration tries a choice of at least one entry, unless the kernel does not load. The second time that it
-    // does not load, the loop ends.
+    // This loop ends, because each iteration tries a choice of at least one entry, unless the kernel does not load.
+    // When the kernel does not load for the second time, no entry is left.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
@@ -94,7 +97,7 @@ pub(in super::super) fn decide<B: Backend>(
         let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
         let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));
         if !alive && !std::mem::take(&mut may_load_again) {
-            // The kernel does not load. Its timing will report the reason.
+            // The kernel does not load. When it is timed, the reason will be reported.
             for (it, _) in tried.drain(..) {
                 let why = "the kernel that should try other values does not load";
                 decided[it.number] = Some(Variation::none_for_now(why));
@@ -102,7 +105,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
         for (mut it, choice) in tried {
             if !alive {
-                // This entry did not end the session, so its choice is tried again.
+                // Another entry ended the session, so this entry's choice is tried again.
                 let rest = std::iter::once(choice).chain(it.choices).collect::<Vec<_>>().into_iter();
                 open.push(Undecided { choices: rest, ..it });
                 continue;
@@ -147,7 +150,8 @@ pub(in super::super) fn decide<B: Backend>(
     Ok(Ok(decided.into_iter().flatten().collect()))
 }
 
-/// Applies the decisions of an earlier candidate of the job. Returns `None` if they do not fit the entries.
+/// Returns the variations that follow from decisions made for an earlier candidate of the job, or `None` if the
+/// decisions do not fit the entries.
 pub(in super::super) fn recall(
     placed: &[impl AsRef<Recorded>],
     task: &ProfileTask,
@@ -170,7 +174,7 @@ pub(in super::super) fn recall(
     (placed.len() == decisions.len()).then(|| placed.iter().zip(decisions).map(recall).collect())?
 }
 
-/// The reason why no input of an entry varies, if that is known without a trial.
+/// Returns the reason why no input of an entry varies, if this is known without a trial.
 fn without_trial(recorded: &Recorded, task: &ProfileTask) -> Option<&'static str> {
     match task.profile.vary {
         Vary::None => Some("the plan says vary = \"none\""),
@@ -200,9 +204,10 @@ pub(super) fn chosen(
     Variation { variants, sources, names, unvaried, narrowed: false, decision: None }
 }
 
-/// The reason why an entry does not count as varying even though the chosen inputs vary: an input keeps its values for
-/// lack of memory, so a kernel could remember what it computes from this input and from others that do not vary. There
-/// is one exception: if an index varies, a single table may keep its values, because calls then read other rows of it.
+/// Returns the reason why an entry does not count as varying although the chosen inputs vary, if there is one. The
+/// reason is that some inputs keep their values for lack of memory, so a kernel could remember what it computes from
+/// them and from others that do not vary. There is one exception: if an index varies, a single table may keep its
+/// values, because each call then reads different rows of the table.
 fn kept_for_lack_of_memory(
     recorded: &Recorded,
     task: &ProfileTask,
@@ -244,7 +249,7 @@ mod tests {
         let unvaried = || Decision::Unvaried("it is sorted".to_owned());
         for (decisions, names) in [
             (varies(&[0, 2]), Some(vec!["input", "bias"])),
-            // There are three inputs.
+            // There are only three inputs, so this choice does not fit.
             (varies(&[0, 3]), None),
             (varies(&[4]), None),
             (vec![unvaried()], Some(vec![])),
@@ -272,7 +277,7 @@ mod tests {
         let (mib, kib) = (1 << 20, 1 << 10);
         let (small, large) = ([mib, mib, kib], [5 * mib, 5 * mib, kib]);
         for (sizes, kept, choice, index, expected) in [
-            // All fit, but a trial dropped two of them.
+            // All inputs fit into the memory, but a trial dropped two of them.
             (small, none, vec![2], false, None),
             (small, one, vec![0, 1, 2], false, Some("of `a` in")),
             (small, one, vec![0, 1, 2], true, None),

@@ -1,5 +1,5 @@
-//! Tries new values of an entry's inputs in a session of a kernel that is known to be right: do the calls work, and do
-//! all parts of the outputs change?
+//! Calls a kernel that is known to be right with new values of an entry's inputs, and checks whether the calls work and
+//! whether all parts of the outputs change.
 
 use opt_shared::message::ProfileTask;
 
@@ -13,16 +13,17 @@ use crate::session::{Answer, BlockOrder, Session, SessionError, VariantMemory, W
 use crate::stage::POISONS;
 use crate::stage::failure::{CallKind, verdict_of_calls};
 
-/// The first of the seeds of the values in a trial, and the seed of its plan call's values. All trials use them, so
-/// that all candidates of a job get the same decision. No timed call uses them.
+/// The first of the seeds for the values in a trial. `PLAN_SEED` is the seed for the values of the plan call. All
+/// trials use the same seeds, so that all candidates of a job get the same decision. No timed call uses them.
 const SEEDS: u64 = 0x7261_6d69_7665;
 const PLAN_SEED: u64 = 0x706c_616e;
-/// The largest number of parts of an output. Each part must change.
+/// The maximum number of parts into which an output is divided. Each part must change.
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
-/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed. For
-/// example, if few indices are shuffled, one may keep its position, and with it a part of the output stays the same.
+/// The maximum number of rounds, each of which has at most two calls. Rounds are repeated while some part has not
+/// changed. For example, if few indices are shuffled, one may keep its position, and then a part of the output stays
+/// the same.
 const ROUNDS: usize = 4;
 
 pub(super) enum Trial {
@@ -49,7 +50,8 @@ impl TrialEntry<'_> {
     ) -> Result<Trial, SessionError> {
         let write = |variation: &mut Variation, seed| variation.write_for(self.recorded, memory, 2, seed);
         if self.has_plan {
-            // The plan call gets other values than the calls, to detect a kernel whose plan call keeps some of them.
+            // The plan call gets different values than the calls do. This detects kernels that keep some of the values
+            // in the plan call.
             write(variation, PLAN_SEED)?;
             if let Some(trial) = self.block(session, 1, true)? {
                 return Ok(trial);
@@ -94,7 +96,7 @@ impl TrialEntry<'_> {
         Ok(Trial::Works)
     }
 
-    /// Makes a block. Returns the result of the trial if the block does not succeed.
+    /// Makes a block. If the block does not succeed, returns the result of the trial.
     pub(super) fn block(
         &self,
         session: &mut dyn Session,
@@ -135,7 +137,8 @@ impl TrialEntry<'_> {
         all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
     }
 
-    /// Returns true if the sampled elements of an output contain more NaN and infinities than the recorded ones.
+    /// Returns true if the sampled elements of an output contain more NaN and infinities than the same elements of the
+    /// recorded output.
     fn has_more_nonfinite(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
         for (output, found) in self.recorded.outputs.iter().zip(found) {
             let expected = sample(&mut self.recorded.expected(&output.tensor), &output.tensor)
@@ -150,7 +153,7 @@ impl TrialEntry<'_> {
         Ok(false)
     }
 
-    /// Returns the parts of all outputs, none of which has changed yet.
+    /// Returns the parts of all outputs, marked as unchanged.
     fn all_parts(&self) -> Result<Vec<Part>, SessionError> {
         let mut parts = Vec::new();
         for output in &self.recorded.outputs {
@@ -182,8 +185,8 @@ impl TrialEntry<'_> {
         self.parts(found, before).all(|(changed, _)| changed == 0)
     }
 
-    /// For each part of each output, the number of elements that changed by more than the tolerance, and the number
-    /// checked.
+    /// For each part of each output, returns the number of elements that changed by more than the tolerance, and the
+    /// number of elements that were checked.
     fn parts<'e>(
         &'e self,
         found: &'e [Vec<Element>],
@@ -204,7 +207,7 @@ impl TrialEntry<'_> {
     }
 }
 
-/// The bytes of an element; narrow elements use the first of them.
+/// The bytes of an element. A narrow element takes only the first of them.
 pub(super) type Element = [u8; WIDEST_ELEMENT];
 
 fn elements_of_a_part(elements: u64) -> u64 {

@@ -1,25 +1,28 @@
-//! Puts integers, or tuples of index tensors, into a random order that keeps distinct what was distinct. Pure.
+//! Shuffles integers in such a way that distinct values stay distinct, and also distinct tuples of several index
+//! tensors. This file does no I/O.
 //!
-//! Indices of a scatter must be distinct along one axis: if two of them are equal, the result depends on the order in
-//! which a kernel writes, and a correct kernel would be refused. The axis depends on the function, so values that are
-//! distinct along an axis stay so, for every such axis. Some functions take a tuple of index tensors, such as the rows
-//! and columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
+//! For example, the indices of a scatter must be distinct along one axis. If two of them were equal, the result would
+//! depend on the order in which a kernel writes, and a correct kernel would be refused. Which axis this is depends on
+//! the function, so values that are distinct along an axis stay distinct along it, for every such axis. Some functions
+//! take a tuple of index tensors, such as the rows and columns of `index_put`. If only the tuples are distinct, the
+//! values are not shuffled. Instead, each value is replaced by another one wherever it occurs.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
-/// could know the results of all.
+/// The minimum number of values to shuffle. Fewer values have so few orders (seven have 5,040) that a kernel could know
+/// the results for all of them.
 pub(super) const MIN_SHUFFLED: usize = 8;
 
-/// What a new order must keep.
+/// The property that a new order of the elements must preserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// All values are distinct, or no axis has distinct values along every line.
+    /// Any order is allowed, because all values are distinct, or because there is no axis along which every line has
+    /// distinct values.
     Nothing,
-    /// Along this axis, and along no other, every line has distinct values.
+    /// Every line along this axis, but along no other axis, has distinct values.
     Line { shape: Vec<usize>, axis: usize },
-    /// Along several axes, every line has distinct values.
+    /// Every line along each of several axes has distinct values.
     Axes { shape: Vec<usize> },
     /// The elements are not distinct, but the tuples that they form with the elements of other tensors are. `values`
     /// are all distinct values, in ascending order of their bytes.
@@ -27,8 +30,8 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    /// Returns what a new order of `bytes` must keep. `bytes` are the elements of a tensor of this shape, in row-major
-    /// order. Takes as much memory as they do.
+    /// Returns what a new order of `bytes` must preserve. `bytes` are the elements of a tensor of this shape, in
+    /// row-major order. This takes as much memory as `bytes` does.
     pub(super) fn of<const WIDTH: usize>(shape: &[usize], bytes: &[u8]) -> Self {
         let elements = bytes.as_chunks::<WIDTH>().0;
         let long = shape.iter().filter(|&&length| 1 < length).count();
@@ -46,9 +49,9 @@ impl Kept {
         }
     }
 
-    /// Returns what a new order of `bytes` must keep if only the tuples that they form with the elements of `others`
-    /// are distinct; `None` if the tuples are not distinct, or if the elements alone are. Takes as much memory as all
-    /// of these.
+    /// Returns what a new order of `bytes` must preserve if only the tuples that its elements form with the elements of
+    /// `others` are distinct. Returns `None` if the tuples are not distinct, or if the elements alone are. This takes
+    /// as much memory as `bytes` and `others` together.
     pub(super) fn tuples<const WIDTH: usize>(bytes: &[u8], others: &[Vec<u8>]) -> Option<Self> {
         let elements = bytes.as_chunks::<WIDTH>().0;
         let width_of = |other: &Vec<u8>| other.len() / elements.len();
@@ -67,14 +70,14 @@ impl Kept {
         (values.len() < elements.len()).then(|| Self::Tuples { values: values.into_flattened() })
     }
 
-    /// Returns true if there are so few orders that a kernel could know the results of all. `width` is the size of an
-    /// element.
+    /// Returns true if there are so few orders that a kernel could know the results for all of them. `width` is the
+    /// size of an element.
     pub(super) fn has_few_orders(&self, width: usize) -> bool {
         let bits = match self {
             Self::Nothing => return false,
             Self::Line { shape, axis } => {
                 let Lines { length, inner, outer } = Lines::along(shape, *axis);
-                // Each line has its own order.
+                // The lines are shuffled, and also the values within each line.
                 bits_of_orders(outer * inner)
                     + (0..outer * inner).map(|_| bits_of_orders(length)).sum::<f64>()
             }
@@ -84,11 +87,11 @@ impl Kept {
         bits < bits_of_orders(MIN_SHUFFLED)
     }
 
-    /// Puts elements that have the captured order into another one.
+    /// Puts elements, which must have the captured order, into another order.
     pub(super) fn reorder<const WIDTH: usize>(&self, elements: &mut [[u8; WIDTH]], random: &mut SmallRng) {
         match self {
             Self::Nothing => shuffle(elements.len(), random, |one, other| elements.swap(one, other)),
-            // Whole lines change places, and the values within each line.
+            // Whole lines are swapped, and then the values within each line.
             Self::Line { shape, axis } => {
                 let Lines { length, inner, outer } = Lines::along(shape, *axis);
                 let at = |line: usize, at: usize| line / inner * length * inner + line % inner + at * inner;
@@ -109,7 +112,7 @@ impl Kept {
                     }
                 }
             }
-            // Everything at one position of an axis changes places with everything at another.
+            // All elements at one position of an axis are swapped with all elements at another position.
             Self::Axes { shape } => {
                 for axis in 0..shape.len() {
                     let Lines { length, inner, outer } = Lines::along(shape, axis);
@@ -127,8 +130,8 @@ impl Kept {
     }
 }
 
-/// The lines along an axis of a contiguous tensor: each has `length` elements, `inner` elements apart. There are
-/// `inner` lines side by side in each of `outer` blocks.
+/// The lines along an axis of a contiguous tensor. Each line has `length` elements, which are `inner` elements apart.
+/// There are `inner` lines side by side in each of `outer` blocks.
 struct Lines {
     length: usize,
     inner: usize,
@@ -145,7 +148,7 @@ impl Lines {
     }
 }
 
-/// The axes of more than one element along which every line has distinct values.
+/// Returns the axes of more than one element along which every line has distinct values.
 fn unique_axes<const WIDTH: usize>(shape: &[usize], elements: &[[u8; WIDTH]]) -> impl Iterator<Item = usize> {
     (0..shape.len()).filter(|&axis| 1 < shape[axis]).filter(move |&axis| {
         let Lines { length, inner, outer } = Lines::along(shape, axis);
@@ -156,13 +159,13 @@ fn unique_axes<const WIDTH: usize>(shape: &[usize], elements: &[[u8; WIDTH]]) ->
     })
 }
 
-/// The binary logarithm of the number of orders of `count` things.
+/// Returns the binary logarithm of the number of orders that `count` things can have.
 #[expect(clippy::cast_precision_loss, reason = "numbers of elements of a small tensor")]
 fn bits_of_orders(count: usize) -> f64 {
     (2..=count).map(|number| (number as f64).log2()).sum()
 }
 
-/// Fisher and Yates's shuffle of `count` things.
+/// Shuffles `count` things by the algorithm of Fisher and Yates. `swap` exchanges two of them.
 fn shuffle(count: usize, random: &mut SmallRng, mut swap: impl FnMut(usize, usize)) {
     for last in (1..count).rev() {
         swap(random.random_range(0..=last), last);
@@ -194,10 +197,11 @@ mod tests {
             (&[2, 3], &[0, 0, 1, 1, 1, 0], line(&[2, 3], 0)),
             (&[2, 3], &[0, 0, 1, 0, 1, 1], Kept::Nothing),
             (&[1, 4], &[0, 1, 1, 0], Kept::Nothing),
-            // An axis of one element does not count.
+            // Axes of one element are ignored.
             (&[1, 2, 3], &[0, 1, 2, 0, 1, 2], line(&[1, 2, 3], 2)),
             (&[2, 1, 3], &[0, 1, 2, 0, 1, 2], line(&[2, 1, 3], 2)),
-            // Only the first row, or the first column, has distinct values; or only those of the first block have.
+            // Distinct values are found only in the first row, only in the first column, or only in the lines of the
+            // first block.
             (&[2, 3], &[0, 1, 2, 1, 1, 2], Kept::Nothing),
             (&[2, 3], &[0, 5, 5, 1, 5, 5], Kept::Nothing),
             (&[2, 2, 2], &[0, 0, 1, 1, 0, 0, 0, 0], Kept::Nothing),
@@ -230,7 +234,8 @@ mod tests {
                 "{shape:?}"
             );
         }
-        // Eight values have 40,320 orders. Each of two columns of five has 120, and the two can change places: 28,800.
+        // Eight values have 40,320 orders. Two columns of five values have 28,800, because each column has 120 and the
+        // columns can be swapped.
         for (shape, axis, few) in
             [([4, 2], 1, true), ([5, 2], 0, true), ([3, 4], 1, false), ([4, 3], 0, false), ([2, 5], 1, true)]
         {
@@ -243,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Where the elements of a tensor of this shape go in a thousand orders: the earlier place of each element.
+    /// Returns a thousand orders. For each place, an order contains the earlier place of the element that is there now.
     fn orders(kept: &Kept, elements: u8) -> Vec<Vec<u8>> {
         (0..1000)
             .map(|seed| {
@@ -298,7 +303,7 @@ mod tests {
         let found = Kept::Tuples { values: vec![2, 7] };
         for (columns, kept) in [
             (vec![vec![0, 1, 0, 1, 2]], Some(found.clone())),
-            // As 16-bit integers.
+            // These are 16-bit integers.
             (vec![vec![0, 0, 1, 0, 0, 0, 1, 0, 0, 1]], Some(found.clone())),
             (vec![vec![0, 1, 0, 1, 1]], None),
             (vec![vec![0, 1, 0, 1, 1], vec![0, 0, 0, 0, 1]], Some(found)),

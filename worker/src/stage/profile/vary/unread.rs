@@ -1,6 +1,6 @@
-//! Finds inputs that a kernel does not read. An example is an input that holds the maxima of another, if the kernel
-//! computes them itself. These inputs keep their captured values, because another correct kernel may read them and rely
-//! on those values.
+//! Finds inputs that a kernel does not read. An example is an input that contains the maxima of another input, if the
+//! kernel computes the maxima itself. Such inputs keep their captured values, because another correct kernel may read
+//! them and rely on these values.
 
 use std::io;
 
@@ -11,17 +11,17 @@ use super::tried::{Trial, TrialEntry};
 use crate::recorded::allocated_bytes;
 use crate::session::{Session, SessionError, VariantMemory};
 
-/// The number of times that an input gets other values, if the outputs do not change.
+/// The number of times that an input must get new values without changing the outputs before it counts as unread.
 const ROUNDS: usize = 2;
-/// The same if the outputs have few elements, which may keep their values by chance.
+/// The same number for outputs with few elements (fewer than `FEW`), which may keep their values by chance.
 const ROUNDS_OF_FEW: usize = 16;
 const FEW: u64 = 64;
-/// The size of the pieces in which outputs are read.
+/// The number of bytes of an output that are read at a time.
 const PIECE: u64 = 64 << 10;
 
-/// Returns the numbers (in the variation) of the inputs that the kernel does not read: no byte of an output depends on
-/// them. If the kernel does not work, returns no inputs, and how the trial ended. `seed` is the first of the seeds
-/// used.
+/// Returns the inputs that the kernel does not read, by their numbers in the variation. An input counts as unread if
+/// its new values change no byte of the outputs. If the kernel does not work, returns no inputs and how the trial
+/// ended. `seed` is the first of the seeds for new values.
 pub(super) fn inputs(
     entry: &TrialEntry<'_>,
     session: &mut dyn Session,
@@ -64,7 +64,7 @@ pub(super) fn inputs(
     Ok((unread, Trial::Works))
 }
 
-/// A digest of all outputs of the last call.
+/// Returns a digest of all outputs of the last call.
 fn digest(entry: &TrialEntry<'_>, session: &dyn Session) -> Result<blake3::Hash, SessionError> {
     let mut hasher = blake3::Hasher::new();
     let mut add = |index: usize, bytes: u64| -> io::Result<()> {

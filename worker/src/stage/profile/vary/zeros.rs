@@ -1,16 +1,17 @@
-//! Long runs of zeros in an input, such as the padding behind short sequences. They stay in every call. Pure.
+//! Finds long runs of zeros in an input, such as the padding after short sequences. They stay zero in every call. This
+//! file does no I/O.
 
 use std::ops::Range;
 
 use opt_shared::capture::{DType, Kind};
 use opt_shared::units::to_index;
 
-/// A run is long if it has this many elements, plus one for each doubling of the input's size. Shorter runs occur by
-/// chance, if half of the elements are zero, as in the output of a ReLU.
+/// The base of the minimum length of a long run. The minimum is this number of elements, plus one for each doubling of
+/// the input's size. Shorter runs can occur by chance if half of the elements are zero, as in the output of a ReLU.
 const LONG: usize = 16;
-/// Zeros at the ends of rows count if at least one element in this many is zero.
+/// The share of zeros that an input must have for short runs at the ends of rows to be kept too, as its reciprocal.
 const FEW_ZEROS: usize = 20;
-/// The largest number of runs that are kept, which take 64 KiB.
+/// The maximum number of runs that are kept. They take 64 KiB of memory.
 const MOST_RUNS: usize = 4096;
 
 /// The byte ranges of the long runs, in ascending order.
@@ -19,7 +20,7 @@ pub(super) struct Zeros(Vec<Range<u64>>);
 
 impl Zeros {
     /// Finds the long runs in `bytes`, which are floats or complex numbers. If zeros occur only at the ends of rows of
-    /// `row` elements, short runs count too. Returns no runs if there are too many.
+    /// `row` elements, short runs are included. Returns no runs if there are too many.
     pub(super) fn of(bytes: &[u8], dtype: DType, row: usize) -> Self {
         let width = dtype.element_len();
         let is_zero = |element: &[u8]| is_zero(dtype, element);
@@ -55,7 +56,7 @@ impl Zeros {
         self.0.is_empty()
     }
 
-    /// Removes the runs from the input.
+    /// Removes the runs from the input's bytes.
     pub(super) fn remove_from(&self, bytes: &mut Vec<u8>) {
         let (mut kept, mut from) = (0, 0);
         let end = (bytes.len(), bytes.len());
@@ -67,13 +68,13 @@ impl Zeros {
         bytes.truncate(kept);
     }
 
-    /// The first byte of the run that contains the byte before `end`; `None` if no run contains it.
+    /// Returns the first byte of the run that contains the byte before `end`, or `None` if no run contains this byte.
     pub(super) fn start_of_tail(&self, end: u64) -> Option<u64> {
         let run = self.0.get(self.0.partition_point(|run| run.end < end))?;
         (run.start < end).then_some(run.start)
     }
 
-    /// Writes the zeros into a piece of the input that begins at byte `at`.
+    /// Writes the zeros into a piece of the input. The piece begins at byte `at` of the input.
     pub(super) fn write(&self, at: u64, piece: &mut [u8]) {
         let end = at + piece.len() as u64;
         let first = self.0.partition_point(|run| run.end <= at);
@@ -83,8 +84,8 @@ impl Zeros {
     }
 }
 
-/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones. Of 8-bit floats, only
-/// positive zeros count, because some of these types have no negative zero.
+/// Returns true for zeros of either sign, because multiplying by a mask can produce negative zeros. For 8-bit floats,
+/// returns true only for positive zeros, because some of these types have no negative zero.
 fn is_zero(dtype: DType, element: &[u8]) -> bool {
     if dtype.element_len() == 1 {
         return element == [0];
@@ -102,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// The start and end of each run.
+    /// Returns the start and the end of each run.
     fn zeros(bytes: &[u8], dtype: DType, row: usize) -> Vec<(u64, u64)> {
         Zeros::of(bytes, dtype, row).0.iter().map(|run| (run.start, run.end)).collect()
     }
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn tails_of_rows_are_found() {
-        // Three rows of four: the last two are used in part, and not at all.
+        // There are three rows of four elements. The second is used in part, and the third not at all.
         let zeros = Zeros::of(&[1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0], ONE, 4);
         assert_eq!([4, 8, 12].map(|end| zeros.start_of_tail(end)), [None, Some(5), Some(5)]);
         assert_eq!([5, 6, 13].map(|end| zeros.start_of_tail(end)), [None, Some(5), None]);
@@ -166,7 +167,7 @@ mod tests {
             for (number, piece_of_drawn) in drawn.chunks_mut(piece).enumerate() {
                 zeros.write((number * piece) as u64, piece_of_drawn);
             }
-            // Too few zeros are not kept.
+            // If there are too few zeros, none are kept.
             let expected = if zeros.is_empty() { vec![1; bytes.len()] } else { bytes.clone() };
             prop_assert_eq!(drawn, expected);
             let mut rest = bytes.clone();

@@ -1,4 +1,4 @@
-//! Compares the planner with an independent simulator of the same rule.
+//! Compares the planner with an independent simulator of the same rules.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a simulation counted. The simulation applies the rules in docs/explanation/replay.md literally: it searches for
-/// each next use and adds up the pool each time, whereas the planner keeps lists and running sums.
+/// The counts of a simulation. The simulation applies the rules in docs/explanation/replay.md literally. Each time, it
+/// searches for the next use and adds up the sizes in the pool, whereas the planner keeps lists and running sums.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Simulated {
     moved: u64,
@@ -35,7 +35,8 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
                 let mut after = pool.clone();
                 let mut gone = 0;
                 while budget < weigh(&after) + slots[it as usize] {
-                    // Evicts the constant whose next use is farthest away; of several, the first.
+                    // This evicts the constant whose next use is farthest away. If there are several, it evicts the
+                    // first of them.
                     let far = |it: u32| used_from(it, now + usize::from(target != now)).unwrap_or(usize::MAX);
                     let victim = after
                         .iter()
@@ -73,7 +74,7 @@ fn bytes(all: &[u64]) -> Vec<Bytes> {
     all.iter().copied().map(Bytes::new).collect()
 }
 
-/// A random input of the planner.
+/// A random input for the planner.
 #[derive(Debug)]
 struct Case {
     sets: Vec<Vec<u32>>,
@@ -99,8 +100,8 @@ impl Case {
     }
 }
 
-/// Applies the moves to an empty pool. Panics if one of them is invalid, or if a step starts without one of its
-/// constants.
+/// Applies the moves to an empty pool. Panics if a move is invalid, or if a step starts while one of its constants is
+/// missing.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
     let apply = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
@@ -163,8 +164,8 @@ proptest! {
     }
 }
 
-/// The uses cycle through more constants than fit. If the least recently used constant were evicted, every use would
-/// miss.
+/// The uses cycle through more constants than fit into the pool. If the least recently used constant were evicted,
+/// every use would be a miss.
 #[test]
 fn cycle_larger_than_the_pool_still_has_hits() {
     let case = Case {

@@ -1,5 +1,5 @@
-//! Tests of whole replays on the host device, with simulated callers and captures: the bytes that arrive, and the
-//! schedules that are refused.
+//! Tests whole replays on the host device, with simulated callers and captures: which bytes arrive, and which schedules
+//! are refused.
 
 mod beside_kernels;
 
@@ -27,7 +27,7 @@ fn contents(constant: u8, length: u64) -> Vec<u8> {
     (0..length).map(|at| byte(constant, at)).collect()
 }
 
-/// Lengths from one byte to about 180 kB, with several alignments.
+/// Returns the length of a constant. Lengths go from one byte to about 180 kB, with several alignments.
 fn length(constant: u8) -> u64 {
     1 + u64::from(constant) * 9_001
 }
@@ -64,7 +64,7 @@ fn record(sets: &[Vec<u8>]) -> Recording {
     recorder.finish(&digests)
 }
 
-/// A source that finds constants by the catalog's keys.
+/// A reader that finds constants by the keys in the catalog.
 struct Memory {
     keys: Vec<u8>,
     /// The constant whose last byte was changed.
@@ -105,7 +105,7 @@ impl ConstantReader for Memory {
 #[error("{0}")]
 struct Wrong(String);
 
-/// A caller that checks the contents that every call gets, independently of the schedule.
+/// A caller that checks the contents of the slots in every call, independently of the schedule.
 struct Reading<'a> {
     truth: &'a [Vec<u8>],
     arena: std::fs::File,
@@ -201,7 +201,7 @@ fn use_at(recording: &mut Recording, at: usize) -> &mut Use {
     &mut recording.uses[at]
 }
 
-/// Numbers the uses as a recorder would, so that the recording by itself does not show the mutation.
+/// Numbers the uses as a recorder would, so that the mutation cannot be recognised from the recording alone.
 fn renumbered(mut recording: Recording) -> Recording {
     let mut epochs = vec![0; recording.constants.len()];
     for (at, it) in recording.uses.iter_mut().enumerate() {
@@ -213,7 +213,7 @@ fn renumbered(mut recording: Recording) -> Recording {
     recording
 }
 
-/// Mutants of every kind, each with the index of its first difference.
+/// Returns changed recordings (mutants) of every kind, each with its name and the index of its first difference.
 fn mutants(recording: &Recording) -> Vec<(String, usize, Recording)> {
     let mut all = Vec::new();
     let count = recording.uses.len();
@@ -328,7 +328,8 @@ fn changed_bytes_are_refused() {
     assert_eq!(outcome.called.len(), step, "every earlier call was made");
 }
 
-/// A slow source, with which a test observes the arena between the allocation of a slot and the end of its copy.
+/// A slow reader, with which a test observes the arena between the allocation of a slot and the end of the copy into
+/// it.
 struct Slow {
     arena: std::fs::File,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -346,7 +347,8 @@ impl Source for SlowPiece<'_> {
     }
 
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
-        // The fill was queued before any byte was read. Either it is done, or the slot's own bytes are being copied.
+        // The fill with poison was queued before any byte was read. So either the slot is full of poison, or its own
+        // bytes are being copied.
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let mut early = vec![0; to_index(length(9))];

@@ -1,4 +1,4 @@
-//! Tests of sessions on a device that is lost or lacks a feature.
+//! Tests sessions on a device that is lost or lacks a feature.
 
 use opt_shared::language::Launcher;
 use opt_shared::outcome::Blame;

@@ -1,4 +1,4 @@
-//! Tests of verification with scripted sessions: every answer of a candidate, alone and in combination.
+//! Tests verification with scripted sessions: every answer of a candidate, alone and in combination.
 
 mod device;
 mod recorded;
@@ -92,8 +92,8 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
             Status::Nondeterministic,
             "call 2 left `output` unwritten",
         ),
-        // The kernel writes nothing, and the recorded value equals the first poison. So only calls with that poison
-        // look right.
+        // The kernel writes nothing, and the recorded value equals the first poison. Therefore, only calls with the
+        // first poison look right.
         (
             "unwritten where the first poison is right",
             &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)],
@@ -141,7 +141,8 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
     }
 }
 
-/// Both repeated calls use the first call's slot. One has the first call's poison, and the other a new one.
+/// Both repeated calls use the slot of the first call. One of them uses the poison of the first call, and the other a
+/// different one.
 #[test]
 fn verify_repeats_the_first_call_before_an_output_counts_as_unwritten() {
     let plays = [Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)];
@@ -189,7 +190,7 @@ fn verify_distinguishes_a_failed_load_from_a_death_while_loading() {
     assert_eq!(report.head.end.expect("kept").exit_code, Some(1));
 }
 
-/// A runner that is alive when its candidate fails is ended by the worker, so its signal says nothing.
+/// If a runner is alive when its candidate fails, the worker ends it, so its signal says nothing about the failure.
 #[test]
 fn verify_keeps_what_a_candidate_printed_before_it_failed() {
     let printing = |play| {
@@ -333,7 +334,7 @@ fn verify_blames_a_damaged_capture_for_failures_that_damage_can_cause() {
         (Play::WrongFrom(0), Status::CaptureError, Some("INCORRECT_NUMERICAL")),
         (Play::code(3), Status::CaptureError, Some("RUNTIME_ERROR")),
         (Play::Dies, Status::CaptureError, Some("CRASHED")),
-        // A scatter with wrong indices does this.
+        // A scatter kernel with wrong indices does this.
         (Play::UnwrittenFrom(0), Status::CaptureError, Some("UNWRITTEN_OUTPUT")),
         (Play::WritesBeside(StrayWrite { output: 0, past: 0 }), Status::CaptureError, Some("OUT_OF_BOUNDS")),
         (Play::code(crate::session::UNSUPPORTED), Status::Unsupported, None),

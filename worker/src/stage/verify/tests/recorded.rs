@@ -1,8 +1,8 @@
-//! Tests of recorded outputs: several outputs in one call, and captures that cannot be read to the end.
+//! Tests how recorded outputs are compared: several outputs of one call, and captures that cannot be read to the end.
 
 use super::*;
 
-/// An entry with two outputs, `output[0]` and `output[1]`.
+/// Returns a task with an entry that has two outputs, `output[0]` and `output[1]`.
 fn two_outputs() -> VerifyTask {
     let (entries, signature) = entries_of("torch_nn_functional_max_pool2d", &[1]);
     VerifyTask { callee: callee("fast", signature), entries, ..task(&[0]) }
@@ -26,7 +26,7 @@ fn verify_keeps_the_first_of_equal_errors() {
     assert_eq!(of_entries.body.worst.expect("compared").entry, "entry_000000");
 }
 
-/// Copies the first entry, so that a test can damage it.
+/// Copies the capture of the first entry, so that a test can damage the copy.
 fn copied(folder: &tempfile::TempDir, mut task: VerifyTask) -> VerifyTask {
     let copy = folder.path().join("copy.pt");
     std::fs::copy(&task.entries[0].path, &copy).expect("copied");

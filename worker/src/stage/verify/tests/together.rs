@@ -1,4 +1,4 @@
-//! Tests of entries that share a session: which results count, and which entries are repeated alone.
+//! Tests entries that share a session: which results are reported, and which entries are repeated alone.
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn verify_excuses_failures_while_the_machine_refused_processes() {
         let backend = sharing(&[refused(play.clone()), right.clone(), right], 2);
         assert_eq!(verify(&backend, &task).head.status, Status::Passed, "{play:?}");
     }
-    // A refused process does not explain a wrong output.
+    // Refusing a process does not cause a wrong output.
     let right = Script::of(&[Play::Right]);
     let backend = sharing(&[refused(Play::WrongFrom(0)), right.clone(), right], 2);
     let report = verify(&backend, &task(&[0, 1]));

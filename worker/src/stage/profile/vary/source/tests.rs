@@ -1,4 +1,4 @@
-//! Tests of the sources of new values.
+//! Tests how new values of inputs are generated, and which inputs keep their captured values.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn floats_are_drawn_from_captured_values_with_varying_means() {
 #[test]
 fn large_inputs_are_drawn_whole_and_alike_for_the_same_seed() {
     let values: Vec<u8> = (1..1000u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
-    // Neither a whole number of stripes nor of rounds.
+    // This is not a whole number of stripes or rounds.
     let bytes = to_index(DRAWN_BY_ONE + STRIPE / 2 + 4);
     let mut source = drawn(values, bytes, false);
     let [one, same, other] = [1, 1, 2].map(|seed| written(&mut source, seed, bytes));
@@ -56,7 +56,8 @@ fn large_inputs_are_drawn_whole_and_alike_for_the_same_seed() {
     assert!(stripes[..8].windows(2).all(|pair| pair[0] != pair[1]), "two stripes are the same");
 }
 
-/// A variant drawn without pieces and threads: in one go, or stripe by stripe, each with a seed of its own.
+/// Returns the expected variant, drawn without pieces and threads. It is drawn at once, or stripe by stripe if
+/// `in_stripes`, where each stripe has a seed of its own.
 fn expected(values: &[u8], bytes: usize, seed: u64, in_stripes: bool) -> Vec<u8> {
     let random = &mut SmallRng::seed_from_u64(seed);
     let of_variant = Favours::of_variant(random);
@@ -81,7 +82,7 @@ fn pieces_and_stripes_are_drawn_like_the_whole_input() {
         (4, false),
         (4000, false),
         (piece, false),
-        // Not a whole number of pieces.
+        // This is not a whole number of pieces.
         (3 * piece + 400, false),
         (limit, false),
         (limit + 4, true),
@@ -105,8 +106,8 @@ fn rows_of_one_variant_have_different_norms() {
     }
 }
 
-/// The source of an argument's values if `room` bytes of them may be kept. `first` limits the argument to its first
-/// elements.
+/// Returns the source of an argument's values if `room` bytes of them may be stored. `first` limits the argument to its
+/// first elements.
 fn of_capture(
     op: &str,
     number: u32,
@@ -121,7 +122,7 @@ fn of_capture(
     })
 }
 
-/// The same for another tensor over the argument's storage.
+/// Does the same for another tensor that uses the argument's storage.
 fn of_view(
     op: &str,
     number: u32,
@@ -150,7 +151,8 @@ fn few_integers_keep_their_values() {
 #[test]
 fn inputs_that_are_shuffled_must_fit_twice() {
     let (embedding, pool) = ("torch_nn_functional_embedding", "torch_nn_functional_max_pool2d");
-    // Indices of 128 bytes, and 1944 bytes of floats, whose positions are an output.
+    // The first input has 128 bytes of indices. The second has 1944 bytes of floats, and an output contains positions
+    // of them.
     for (op, number, bytes) in [(embedding, 0, 128), (pool, 1, 1944)] {
         for (room, fits) in [(2 * bytes, true), (2 * bytes + 2, true), (2 * bytes - 1, false), (0, false)] {
             let found = of_capture(op, number, 0, room, None);
@@ -158,7 +160,7 @@ fn inputs_that_are_shuffled_must_fit_twice() {
             assert!(found.is_err() || matches!(found, Ok(Source::Shuffled { .. })), "{op}: {found:?}");
         }
     }
-    // Floats that are drawn do not all have to be kept.
+    // If floats are drawn, not all captured values have to be stored.
     let Ok(Source::Drawn { values, bytes, .. }) = of_capture(embedding, 0, 1, 1024, None) else {
         panic!("floats are drawn")
     };
@@ -177,9 +179,9 @@ fn integer_outputs_may_give_positions_unless_they_are_counters() {
     for (other, positions) in [
         (output(DType::Int64, &[4], &[]), true),
         (output(DType::Bool, &[4], &[]), false),
-        // The position of the largest of all elements.
+        // This is the position of the largest of all elements.
         (output(DType::Int64, &[], &[]), true),
-        // An argument that the call changes in place counts something if it has one element.
+        // An argument that the call changes in place is a counter if it has a single element.
         (output(DType::Int64, &[], &[0]), false),
         (output(DType::Int64, &[1], &[0]), false),
         (output(DType::Int64, &[2], &[0]), true),
@@ -235,7 +237,7 @@ fn integers_are_shuffled_and_keep_their_values() {
     assert_eq!(sorted(&other), sorted(&one));
 }
 
-/// Half of the values are equal to another, so they cannot be spread over their range.
+/// Half of the captured values are equal to another, so new values cannot be spread over their range.
 #[test]
 fn fresh_floats_that_are_often_equal_move_towards_the_next_one_at_most() {
     let values: Vec<f32> = (1..=200u8).map(|at| f32::from(at / 2) / 7.0 + 1.0).collect();
@@ -261,7 +263,8 @@ fn fresh_floats_that_are_often_equal_move_towards_the_next_one_at_most() {
 
 #[test]
 fn views_of_integers_must_fit_once_whole_and_twice_without_their_gaps() {
-    // Eight of fifteen indices: 120 bytes with the gaps, 64 without. The first one is not the storage's.
+    // The view has eight of fifteen indices, which are 120 bytes with the gaps and 64 without. It does not begin at the
+    // storage's first element.
     for (room, fits) in [(249, true), (248, true), (247, false), (241, false)] {
         let found = of_view("torch_nn_functional_embedding", 0, 0, room, |tensor| {
             *tensor = Tensor { shape: vec![8], stride: vec![2], storage_offset: 1, ..tensor.clone() };
@@ -269,7 +272,7 @@ fn views_of_integers_must_fit_once_whole_and_twice_without_their_gaps() {
         assert_eq!(found.is_ok(), fits, "{room}: {found:?}");
         assert!(found.is_err() || matches!(found, Ok(Source::Shuffled { view: Some(_), .. })), "{found:?}");
     }
-    // Floats that are drawn need no copy of their gaps.
+    // If floats are drawn, no copy of their gaps is needed.
     let found = of_view("torch_nn_functional_embedding", 0, 1, 64, |tensor| {
         *tensor = Tensor { shape: vec![96], stride: vec![48], ..tensor.clone() };
     });
@@ -278,7 +281,7 @@ fn views_of_integers_must_fit_once_whole_and_twice_without_their_gaps() {
 
 #[test]
 fn parallel_indices_must_fit_into_the_room_that_a_tensor_leaves() {
-    // The tensor has 64 bytes, and the other one 120 with its gaps.
+    // The tensor has 64 bytes. The other one has 120 bytes with its gaps.
     let recorded = super::super::parallel::tests::indices(2, "input");
     let opt_shared::arguments::ArgumentValue::Tensor(tensor) = &recorded.arguments[0].value else {
         panic!("a tensor")

@@ -1,11 +1,12 @@
-//! Replays whose pool must not release memory while a kernel runs.
+//! Tests replays whose pool must not release memory while a kernel runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::residency::device::{Buffer, DeviceError, Event, Marks};
 
-/// The host device, but as if a kernel ran during each step: it releases no memory then.
+/// The host device, which acts as if a kernel ran during each step. During a step, it must not be asked to release
+/// memory.
 struct BesideKernels {
     device: HostDevice,
     is_running: Arc<AtomicBool>,
@@ -93,7 +94,7 @@ impl Device for BesideKernels {
     }
 }
 
-/// A caller whose calls take a while, during which the kernel counts as running.
+/// A caller whose calls take a while. During a call, a kernel counts as running.
 struct Running<'a> {
     reading: Reading<'a>,
     is_running: Arc<AtomicBool>,
@@ -108,7 +109,8 @@ impl Caller for Running<'_> {
 
     fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<Launches, Wrong> {
         self.is_running.store(true, Ordering::SeqCst);
-        // Gives the pool's thread time to move something. If it moves nothing, the test only shows less.
+        // This gives the pool's thread time to move something. If the thread moves nothing, the test still passes, but
+        // shows less.
         std::thread::yield_now();
         let launches = self.reading.call(step, slots);
         self.is_running.store(false, Ordering::SeqCst);
