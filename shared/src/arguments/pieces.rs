@@ -15,7 +15,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub storage: StorageId,
-    /// The blob that contains the storage, and the offset at which the storage begins in the blob. Together they
+    /// The blob that contains the storage, and the offset at which the storage begins in the blob. As a pair, they
     /// identify the storage across files. `None` if the capture is not in a store.
     pub content: Option<(BlobId, u64)>,
     /// Range within the storage.
