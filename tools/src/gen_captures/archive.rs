@@ -7,7 +7,7 @@
 //!
 //! - Records are stored, not compressed.
 //! - The sizes and the CRC follow the payload, in a data descriptor (flag bit 3). The local header has zeros in their
-//! place.
+//!   place.
 //! - An extra field `FB` in the local header, filled with `Z`, aligns the payload to a multiple of 64.
 //! - "Version needed" and all dates are 0.
 //! - Sizes and offsets of 2^32 − 1 or more are in a Zip64 extra field, in the local header too, and make the sizes in
