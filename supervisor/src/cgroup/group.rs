@@ -81,7 +81,7 @@ impl Group {
                 put(folder, "memory.max", &memory)?;
                 put(folder, "pids.max", &tasks)?;
                 put(folder, "memory.oom.group", "1")?;
-                // This file does not exist if Linux was built without swap or without swap accounting.
+                // Linux without swap, or without swap accounting, does not have this file.
                 if_there(put(folder, "memory.swap.max", "0"))
             }
             Self::One { memory: folder, pids } => {

@@ -1,8 +1,8 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker is due for replacement if it is too old, has held enough leases, or has kept too much memory. Such workers
-//! are replaced between leases, one at a time. Before a profile, however, all verifiers are ended that kept too much
-//! memory or that the plan requires to be replaced.
+//! are replaced between leases, one at a time. Before a profile, however, all verifiers that kept too much
+//! memory, or that the plan requires to be replaced, are ended together.
 
 use std::time::Duration;
 
@@ -201,8 +201,8 @@ impl Core {
         }
     }
 
-    /// Returns the role of the worker that the job will need next, if no such worker exists yet. Returns `None` if no
-    /// lease is held, or if the profiler holds one.
+    /// Returns the role of the worker that the job will need next, if that worker has not been started yet. Returns
+    /// `None` if no lease is held, or if the profiler holds one.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {

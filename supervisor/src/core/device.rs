@@ -45,12 +45,13 @@ pub(super) struct Device {
     unreturned: BTreeMap<WorkerId, Unreturned>,
     /// Whether the device has been sampled.
     is_watched: bool,
-    /// The unattributed memory in the last sample in which no worker used the device and all memory of dead workers was
-    /// back.
+    /// The unattributed memory in the last sample at which no living worker had used the device yet and all memory of
+    /// dead workers was back.
     idle_unattributed: Option<Bytes>,
-    /// Whether the policy log already says that other programs use the device.
+    /// Whether other programs used the device in the last sample. If so, the policy log says it already.
     others_reported: bool,
-    /// Whether the policy log already says that the device is busy although no process is listed.
+    /// Whether the device was busy in the last sample although no process was listed. If so, the policy log says it
+    /// already.
     busy_reported: bool,
 }
 

@@ -141,8 +141,8 @@ pub struct ProcessSample {
 pub struct DeviceSample {
     /// The living processes of this run that hold memory on the device, with the memory that each holds.
     pub processes: Vec<(Process, Bytes)>,
-    /// The workers that have ended although NVML still lists one of their processes (the worker itself or a runner),
-    /// and the memory that these processes hold.
+    /// The ended workers for which NVML still lists a process (the worker itself or a runner), and the memory that
+    /// these processes hold.
     pub left: Vec<(WorkerId, Bytes)>,
     /// The memory that processes of other programs hold.
     pub others: Bytes,
@@ -234,7 +234,7 @@ pub enum Action {
         pid: u32,
         reason: KillReason,
     },
-    /// Lets a worker reap a dead runner. If the core ordered to kill the runner, `killed` is the reason.
+    /// Lets a worker reap a dead runner. If the core ordered the kill of the runner, `killed` is the reason.
     MayReap {
         worker: WorkerId,
         pid: u32,
@@ -286,7 +286,7 @@ pub enum Action {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
-    /// The attempt ended with a valid report, which counts.
+    /// The attempt ended with this report, which counts.
     Accepted(Box<Report>),
     /// The attempt ended through no fault of the unit, and is repeated.
     Retried { why: String, blame: Blame },

@@ -156,7 +156,7 @@ pub struct Ledger {
     /// The memory that the supervisor owed when it was last measured.
     supervisor: Bytes,
     accounts: BTreeMap<WorkerId, Account>,
-    /// The last known value of the machine's `MemAvailable`.
+    /// The machine's `MemAvailable` in the last sample. `None` if it could not be read.
     available: Option<Bytes>,
     /// The free memory of the device. `None` if the device shares the host's memory, or was not queried.
     device_free: Option<Bytes>,
@@ -362,7 +362,7 @@ impl Ledger {
     /// Returns the ceiling that a lease would exceed even if nothing but the lease and the supervisor were charged, as
     /// its scope, the sum of the two charges, and the ceiling. `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
-        // Use only the supervisor's reservation here, because the memory that it owes may become less.
+        // Use only the supervisor's reservation here, because the supervisor may owe less later.
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
     }
 

@@ -37,7 +37,7 @@ const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 pub(super) struct Machine {
     /// `MemAvailable` and the memory that this run owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// The time since when the gap (memory that is missing and that this run does not owe) has been larger than the
+    /// The time since which the gap (memory that is missing and that this run does not owe) has been larger than the
     /// floor.
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.

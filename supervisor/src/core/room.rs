@@ -109,7 +109,7 @@ pub(super) struct Short {
     pub(super) what: Shortage,
     /// Whether the policy log already says that a build has to wait.
     reported: bool,
-    /// The time since when the run has had nothing to do except builds that wait for room.
+    /// The time since which the run has had nothing to do except builds that wait for room.
     only_builds_since: Option<Moment>,
 }
 

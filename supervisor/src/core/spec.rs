@@ -21,7 +21,7 @@ pub struct RunSpec {
     pub idle_worker: Bytes,
     /// The minimum amount of memory that is charged for the supervisor.
     pub supervisor: Bytes,
-    /// The maximum number of verifiers at a time. Verifiers also build candidates.
+    /// The maximum number of verifiers that work at the same time. Verifiers also build candidates.
     pub verifiers: u32,
     /// Whether to start the next worker before it is needed.
     pub spare: bool,

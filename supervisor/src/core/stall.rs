@@ -10,7 +10,7 @@ use super::{Core, Ending};
 /// How long a run waits for its database. It is long enough for a user to notice and to free disk space. Then the run
 /// ends, and can be resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// When everything is killed, how long the run waits for the reasons to be written to disk. This timeout is short,
+/// How long the run waits for the reasons to be written to disk when everything is killed. This timeout is short,
 /// because everything is killed only if the user wants the run to end at once, or if the run cannot continue.
 const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 

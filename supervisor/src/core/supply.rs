@@ -25,7 +25,8 @@ use super::{Core, Ending};
 /// How long a job stays open for a source that was asked but has offered no units. The source may still offer units
 /// afterwards.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// When a job runs short of units, its source is asked for enough units to have this many open ones per verifier.
+/// When a job runs short of units, its source is asked for so many that the job then has this many open units per
+/// verifier.
 const AHEAD: u32 = 2;
 /// The reason that is recorded for a unit that its source takes back.
 const WITHDRAWN: &str = "withdrawn by its source";

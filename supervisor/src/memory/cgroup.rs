@@ -365,7 +365,8 @@ mod tests {
         let (memory, pids) = (group("groups/memory/pod/c", false), group("groups/pids", true));
         let wanted = OwnGroups { version_2: None, memory, pids, systemd: None };
         assert_eq!(own_groups(root.path()).expect("reads"), wanted);
-        // The process is in a group outside the mounted part of the tree.
+        // The process is in a group outside the mounted part of the tree, or the mount begins above the highest group
+        // that the process can see.
         for (groups, mounts) in [
             ("0::/../../other\n", TWO),
             ("0::/pod/a\n", "30 23 0:26 /pod/b /sys/fs/cgroup rw - cgroup2 c rw\n"),

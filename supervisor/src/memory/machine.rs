@@ -21,7 +21,7 @@ pub struct MachineSample {
     /// Linux's estimate of how much memory is available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// The total swap space. `None` if `/proc/meminfo` has no such line, although Linux always writes one, even if
+    /// The total swap space. `None` if `/proc/meminfo` has no such line, although Linux always writes one, with 0 if
     /// there is no swap space.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,

@@ -1,5 +1,5 @@
-//! Lists the keys in which two resolved plans differ. `--resume` uses it, because a run continues only with the same
-//! plan.
+//! Lists the keys in which two resolved plans differ. `--resume` uses this list, because a run continues only with the
+//! same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 

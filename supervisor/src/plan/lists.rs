@@ -14,8 +14,7 @@ use super::print;
 use super::table::{TableReader, TomlValue, describe};
 
 /// The largest size of a list of flags or of an environment in one layer, in bytes. A process receives those of up to
-/// four layers (the defaults, plan, job and candidate), and both Linux and the messages to runners allow 128 KiB in
-/// all.
+/// four layers (the defaults, plan, job and candidate), and both Linux and the messages to runners allow 128 KiB.
 const MAX_COMMAND_BYTES: usize = 24 << 10;
 
 /// An array of values. The array of a stronger layer replaces it.

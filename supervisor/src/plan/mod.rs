@@ -123,7 +123,7 @@ pub struct RunSettings {
     pub device: DeviceChoice,
     pub verifiers: NonZeroU32,
     pub stages: Stages,
-    /// The most disk space that all libraries of the run may take together.
+    /// The most disk space that all built libraries of the run may take together.
     pub max_artifacts: Bytes,
 }
 
@@ -349,8 +349,8 @@ pub enum EntriesError {
     NoMatch { job: String, captures: PathBuf, patterns: String },
 }
 
-/// Returns the files of a job's capture set that match `entries`, or the manifests of its capture store, sorted by
-/// name.
+/// Returns the files that match `entries`, sorted by name. They are files of the job's capture set, or manifests of its
+/// capture store.
 pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
     let folder = opt_shared::capture::store::entries_folder(&job.captures);
     let listing =

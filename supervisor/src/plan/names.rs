@@ -1,5 +1,5 @@
-//! Checks the names of runs, jobs, candidates and replays. People type them, read them in tables, and find them as
-//! folder names.
+//! Checks the names of runs, jobs, candidates, replays and parameters. People type names, read them in tables, and find
+//! them as folder names.
 
 /// The longest name, in characters. A name must fit into a column of a table and into `--only JOB/CANDIDATE`.
 pub(super) const MAX_NAME_CHARS: usize = 128;

@@ -34,7 +34,7 @@ pub struct MemoryTotals {
     /// The observed peak of the device memory of all processes of the run.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
-    /// How often and how punctually memory was sampled.
+    /// How closely the samples followed the memory of runners and compilers.
     pub sampling: Option<Sampling>,
 }
 
@@ -113,7 +113,7 @@ pub struct PhaseRecord {
     /// The device memory that the phase's lease reserved. `None` if the phase needs no device.
     #[serde(default)]
     pub device_predicted_bytes: Option<Bytes>,
-    /// The highest device memory that was observed. `None` if the phase used none.
+    /// The largest amount of device memory that was observed. `None` if the phase used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
     /// The change of the whole process tree's swapped memory during this phase. It is negative if less memory is

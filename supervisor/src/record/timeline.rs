@@ -166,7 +166,7 @@ pub enum Group {
     Supervisor,
 }
 
-/// A worker's [`Role`], with an order: that in which a run uses the roles.
+/// A worker's [`Role`]. The variants are in the order in which a run uses the roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Verifier,

@@ -123,7 +123,7 @@ pub struct WorkerEnd {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed: Option<Bytes>,
-    /// The highest memory that was seen on the device. `None` if the worker was never seen there.
+    /// The largest amount of memory that was seen on the device. `None` if the worker was never seen there.
     pub peak_device: Option<Bytes>,
 }
 

@@ -150,7 +150,8 @@ fn writer_that_is_killed() {
 fn killed_writer_loses_no_acknowledged_row() {
     use std::io::BufRead as _;
 
-    /// The number of rows to write. There are so many that the kill interrupts a write.
+    /// The number of acknowledged rows after which the child is killed. It goes on writing, so that the kill can
+    /// interrupt a write.
     const ROWS: usize = 40;
     let folder = tempfile::tempdir().expect("folder");
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
@@ -220,8 +221,8 @@ fn results_follow_their_names_when_the_plan_shifts() {
     assert_eq!(store.stored_candidate("another", "new.c").expect("readable"), None);
 }
 
-/// A supervisor may be killed before it reopens the candidate. The next one must not take the status for that of the new
-/// sources.
+/// A supervisor may be killed before it reopens the candidate. The next one must not take the status for that of the
+/// new sources.
 #[test]
 fn candidate_with_other_sources_has_no_status() {
     let folder = tempfile::tempdir().expect("folder");

@@ -26,8 +26,8 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// The time since when the run has been waiting, and what it waits for: the database, processes, room for builds,
-    /// or memory for the next lease.
+    /// The time at which the run began to wait, and what it waits for: the database, processes, room for builds, or
+    /// memory for the next lease.
     pub waiting: Option<(Moment, String)>,
     pub room: Room,
 }

@@ -143,7 +143,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
 fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
-    // The groups with at most 64 MiB of U + O are {0, 1}, {2} and {3}.
+    // A group has at most 64 MiB of U + O. The groups are {0, 1}, {2} and {3}.
     let entries = [entry(1, 1, 12, 20), entry(1, 1, 12, 20), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
     let ways = verify_ways(&entries, terms_of(&limits), &settings, 4);
     ways.iter().for_each(assert_adds_up);
@@ -180,7 +180,7 @@ fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: b
 
 #[test]
 fn profile_owes_its_largest_batch_on_both_sides() {
-    // The batches with at most 100 MiB of inputs are {0, 1}, {2} and {3}.
+    // A batch has at most 100 MiB of inputs, unless it has only one entry. The batches are {0, 1}, {2} and {3}.
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
     let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
     // The entries' rings (R) are 16, 16, 2 · 40 = 80 and 16. The batches' sums of U, plus their largest R, are
