@@ -136,7 +136,7 @@ pub(super) fn report_omitted() {
     }
 }
 
-/// Reports all omitted lines, and waits for a short time until they are written.
+/// Reports all omitted lines, and waits until they are written, but only for a short time.
 pub(super) fn report_all_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(None);

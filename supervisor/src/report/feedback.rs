@@ -19,8 +19,8 @@ pub const MAX_FEEDBACK: usize = 2 << 10;
 /// The longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest of the
 /// feedback is left for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// The longest line, in bytes. If a line needs more because of a long list of arguments, all lines get the larger
-/// limit.
+/// The longest line, in bytes, unless a line with a list of `MAX_ARGUMENTS` bytes needs more. All lines then get this
+/// larger limit.
 const MAX_LINE: usize = 400;
 /// The longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;
