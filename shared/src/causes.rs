@@ -1,5 +1,5 @@
-//! Joins the messages of an error and its causes, and tells whether the error was due to a lack of descriptors, memory
-//! or processes.
+//! Joins the messages of an error and its causes, and tells whether the error was due to a lack of descriptors or of
+//! memory, or because no further process or thread could be started.
 
 use std::error::Error;
 use std::io;

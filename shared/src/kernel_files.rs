@@ -77,7 +77,7 @@ struct MisleadingLink {
     target: PathBuf,
 }
 
-/// Returns true if the error is about a link that the candidate's author may have made to mislead us.
+/// Returns true if the candidate's author could cause the error by making a link.
 pub fn is_misleading_link(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<MisleadingLink>())
 }

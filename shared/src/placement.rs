@@ -8,11 +8,11 @@
 //!   counted.
 //! - A is the size of all allocations after the last upload (outputs, activations, workspace), each rounded up in the
 //!   same way.
-//! - w is the memory that sources take on the host, in addition to W, at the worst moment. A source is what a storage's
-//!   bytes are read from. While a storage is uploaded, its source has `held` bytes in memory, and later storages are
-//!   not allocated yet. w is therefore the largest value of `held` minus the size of the later storages, and at least
-//!   0. A source that is read directly into staging slots holds nothing. Storages are uploaded in falling order of
-//!   `held`, because no other order has a lower peak.
+//! - w is the additional host memory that sources take at the worst moment. A source is what a storage's bytes are read
+//!   from. While a storage is uploaded, its source has `held` bytes in memory, and later storages are not allocated
+//!   yet. w is therefore the largest value of `held` minus the size of the later storages, and at least 0. A source
+//!   that is read directly into staging slots holds nothing. Storages are uploaded in falling order of `held`, because
+//!   no other order has a lower peak.
 //! - s is the size of a staging slot, and k is the number of slots: one for each chunk of s bytes in the load, up to
 //!   the allowed maximum. Slots are allocated before the first upload and kept to the end, so k·s is added to all other
 //!   terms.

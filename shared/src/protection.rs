@@ -43,7 +43,7 @@ pub struct ProtectionKind {
     /// True if candidates should not be run on a machine that lacks this protection.
     pub needed: bool,
     pub stops: &'static str,
-    /// What a canary's successful test shows, as a fragment in the past tense.
+    /// What a canary did in a successful test, and how this ended, as a fragment in the past tense.
     pub proof: &'static str,
     pub remedy: &'static str,
     /// The operations that a canary attempts in order to test the protection. Empty if the supervisor tests the

@@ -12,9 +12,8 @@ pub enum Exit {
     NonePassed,
     /// A usage or plan error.
     Usage,
-    /// There is no verdict for a reason outside the candidates. Either the host is to blame (no job fits, there is no
-    /// device, a file cannot be read or written), or a candidate or a replay has no verdict because a worker or the
-    /// host failed.
+    /// The host is to blame (no job fits, there is no device, a file cannot be read or written), or a candidate or a
+    /// replay has no verdict because a worker or the host failed.
     Host,
     /// The command was interrupted. A run can be resumed.
     Interrupted,

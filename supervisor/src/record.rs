@@ -272,7 +272,7 @@ pub struct ProfileRecord {
     pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
-    /// Activities that disturbed the timing, because nothing else should run while a candidate is timed.
+    /// Activities of the run that disturbed the timing. Nothing else should run while a candidate is timed.
     pub breaches: Vec<String>,
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
@@ -283,7 +283,7 @@ pub struct ProfileRecord {
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Times over all timed entries. Most are means, in which each entry has its weight. They are computed by the driver.
+/// Times over all timed entries. Most are means that are weighted by the entries' weights. The driver computes them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
     /// The estimated time for calling every entry in the capture set once. Entries that the candidate does not support
@@ -342,7 +342,7 @@ impl CandidateTimes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryTimingRecord {
     pub entry: String,
-    /// The number of entries for which this one stands. It is the number in its signature class or, if every entry is
+    /// The number of entries for which this one stands. It is the size of its signature class or, if every entry is
     /// timed, 1.
     pub weight: u64,
     #[serde(flatten)]

@@ -45,8 +45,8 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Restores the default action of SIGCHLD, because this program may have inherited that the signal is ignored. Linux
-/// would then discard the information how children end. Processes that are started later inherit the default action.
+/// Restores the default action of SIGCHLD, because this program may have been started with this signal ignored. Linux
+/// would then discard how children end. Processes that are started later inherit the default action.
 pub fn notice_children() {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is installed. This cannot fail for a signal that exists.

@@ -1,7 +1,7 @@
 //! Computes fingerprints of values, by which the values of entries can be compared without keeping them.
 //!
-//! Values that can be turned into arguments have equal fingerprints if the arguments are equal, so `(1, 2)` and `[1,
-//! 2]` are treated as equal. All tensors, and all values that contain a tensor, have the same fingerprint.
+//! Values that can be turned into arguments have equal fingerprints if the arguments are equal. `(1, 2)` and `[1, 2]`
+//! are therefore treated as equal. All tensors, and all values that contain a tensor, have the same fingerprint.
 
 use num_bigint::BigInt;
 use sha2::{Digest, Sha256};

@@ -18,8 +18,8 @@ const MAX_SCATTERED_READS: u64 = 1 << 26;
 
 /// Largest number of bytes read for a view whose rows are interleaved. From the page cache, this takes about a minute.
 const MAX_REPEATED_READS: Bytes = Bytes::new(256 << 30);
-/// A view with interleaved rows is always accepted if reading it reads the view's part of the storage at most this many
-/// times.
+/// A view with interleaved rows is always accepted if reading it takes at most this many passes over its part of the
+/// storage.
 const MAX_READS_OF_STORAGE: u64 = 4;
 
 /// A view that takes too long to read.

@@ -20,8 +20,8 @@ const MAX_DEPTH: usize = 64;
 /// Longest string that is passed to a kernel, in bytes. The strings of real calls are names such as `mean`. The limit
 /// is needed because many arguments may share one string of a file, and each argument gets a copy of the string.
 const MAX_STRING_BYTES: usize = 4 << 10;
-/// The largest number of elements, and of characters in a string, that are written out in full. Longer values are cut,
-/// and get a digest by which they can be told apart.
+/// The largest numbers of elements of a list and of characters of a string that are written out in full. Longer values
+/// are cut, and get a digest by which they can be told apart.
 const SHOWN_ELEMENTS: usize = 16;
 const SHOWN_CHARACTERS: usize = 64;
 

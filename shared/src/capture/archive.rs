@@ -201,9 +201,9 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Finds the zip's directory by the signature at its end. The zip's comment may contain the same bytes as this
-/// signature, so the signature is used with which the zip ends where the file ends. If there is none, bytes after the
-/// zip are accepted, as in torch.
+/// Finds the zip's directory by its end signature. The zip's comment may contain false signatures. The true one belongs
+/// to a zip that ends where the file ends. If there is no such signature, bytes after the zip are accepted, as in
+/// torch.
 fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
@@ -312,7 +312,8 @@ fn read_records(
 struct LocalHeader {
     data_offset: u64,
     method: u16,
-    /// True if the sizes and the CRC are stored after the data. In this case, they are taken from the directory.
+    /// True if the sizes and the CRC are stored after the data instead of in this header. They are also in the
+    /// directory.
     sizes_follow: bool,
     compressed_bytes: u32,
 }

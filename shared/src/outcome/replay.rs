@@ -49,7 +49,7 @@ pub struct ReplayResult {
     pub recording_digest: String,
     /// BLAKE3 of all outputs in order. Replays whose outputs are equal in all bytes have equal digests.
     pub outputs_digest: String,
-    /// The first `MAX_REPORTED_STEPS` steps. The fields above include all steps.
+    /// The first steps, at most `MAX_REPORTED_STEPS`. The fields above include all steps.
     pub steps: Vec<ReplayStep>,
     pub step_count: u64,
 }

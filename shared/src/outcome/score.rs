@@ -1,4 +1,4 @@
-//! Combines the speed-ups of a candidate's entries into one score.
+//! Combines estimates for a candidate's entries, such as its speed-ups, into one figure.
 
 use super::{EntryProfile, Estimate, Profiled};
 
@@ -69,8 +69,8 @@ pub fn geometric_mean(estimates: &[(Estimate, u64)]) -> Option<Estimate> {
         let share = weight_of(*weight) / total;
         let logarithm = estimate.value.ln();
         mean += share * logarithm;
-        // A bound on the wrong side of its value is meaningless. It is replaced by 0 here, because after squaring it
-        // would look like a valid one.
+        // A bound on the wrong side of its value is meaningless. Its distance from the value is replaced by 0, because
+        // after squaring it would look like a valid one.
         below += (share * (logarithm - estimate.ci_low.max(0.0).ln()).max(0.0)).powi(2);
         above += (share * (estimate.ci_high.ln() - logarithm).max(0.0)).powi(2);
     }

@@ -60,8 +60,8 @@ statuses! {
     /// The library could not be loaded, or the process died while loading it, for example because a constructor
     /// aborted.
     LoadError, "LOAD_ERROR", Candidate;
-    /// A call could not be made, raised an exception, returned an error code, or returned a value where none is
-    /// allowed. The device may also have refused a launch.
+    /// A call was not made, raised an exception, returned an error code, or returned a value where none is allowed.
+    /// The device may also have refused a launch.
     RuntimeError, "RUNTIME_ERROR", Candidate;
     /// A signal, an abort or any other exit ended the runner during or between calls, or a kernel failed on the device.
     Crashed, "CRASHED", Candidate;

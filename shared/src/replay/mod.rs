@@ -140,8 +140,8 @@ impl Recording {
         sets
     }
 
-    /// Returns, for each constant, whether it is pinned. It is if one of its uses has a name in `pins`, written
-    /// `weight` or `JOB/weight`.
+    /// Returns, for each constant, whether it is pinned. A constant is pinned if one of its uses has a name in `pins`,
+    /// written `weight` or `JOB/weight`.
     pub fn pinned(&self, pins: &[String]) -> Vec<bool> {
         let mut pinned = vec![false; self.constants.len()];
         for it in &self.uses {

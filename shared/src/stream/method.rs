@@ -24,7 +24,7 @@ const RWF_DONTCACHE: u32 = 0x80;
 /// `STATX_DIOALIGN`, since Linux 6.1.
 const STATX_DIOALIGN: u32 = 0x2000;
 
-/// A method of reading a file without filling the page cache.
+/// A method of reading a file without filling the page cache. The best method comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadMethod {
     /// `preadv2(RWF_DONTCACHE)`.

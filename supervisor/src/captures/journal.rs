@@ -121,7 +121,7 @@ impl Journal {
     }
 }
 
-/// Removes everything except the journal, because it consists of drafts that an interrupted command has left.
+/// Removes everything except the journal. The other files are drafts that an interrupted command has left.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
     for entry in fs::read_dir(partial).map_err(failed("listing", partial))?.flatten() {
         if entry.file_name() != NAME {

@@ -210,7 +210,7 @@ fn code(lint: &Lint) -> String {
 #[derive(Default)]
 struct JobFindings {
     lints: Vec<Lint>,
-    /// The tensor arguments of the job, by path. The list has one item for each entry that has the argument. It is the
+    /// The tensor arguments of the job, by path. The list has one item for each entry that has the argument: the
     /// reason why the argument keeps its values in timed calls, or `None` if the argument varies.
     inputs: BTreeMap<String, Vec<Option<&'static str>>>,
 }

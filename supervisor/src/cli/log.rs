@@ -69,7 +69,7 @@ pub(super) fn start() {
     }
 }
 
-/// From now on, the log is also written to `log.jsonl` in this folder.
+/// Also writes the log to `log.jsonl` in this folder from now on.
 pub(super) fn write_to(folder: &Path) -> io::Result<()> {
     let file = crate::driver::folder::open_own(&folder.join("log.jsonl"))?;
     let _ = RUN_LOG.set(file);
@@ -136,7 +136,7 @@ pub(super) fn report_omitted() {
     }
 }
 
-/// Reports all omitted lines, and waits for a short time until they are written.
+/// Reports all omitted lines, and waits until they are written, but only for a short time.
 pub(super) fn report_all_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(None);

@@ -267,7 +267,7 @@ pub fn main() -> u8 {
 }
 
 /// The part of `main` that runs after the stack limit is raised. It is a separate function, because its variables may
-/// need more stack than there is before.
+/// need more stack than there is before that.
 #[inline(never)]
 fn run_command() -> u8 {
     let arguments = match Arguments::try_parse() {

@@ -14,13 +14,13 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, printable, small, speedup, time};
 use crate::record::Stage;
 
-/// The largest size of a feedback, in bytes.
+/// The largest size of the feedback on an attempt, in bytes.
 pub const MAX_FEEDBACK: usize = 2 << 10;
 /// The longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest of the
 /// feedback is left for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// The longest line, in bytes. If a line needs more because of a long list of arguments, all lines get the larger
-/// limit.
+/// The longest line, in bytes, unless a line with a list of `MAX_ARGUMENTS` bytes needs more. All lines then get this
+/// larger limit.
 const MAX_LINE: usize = 400;
 /// The longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;
@@ -85,7 +85,7 @@ fn gain(entry: &EntryProfile) -> f64 {
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }
 
-/// The facts that a feedback is written from.
+/// The facts from which feedback is written.
 struct Facts<'a> {
     stage: Stage,
     status: Status,

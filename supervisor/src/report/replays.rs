@@ -1,8 +1,8 @@
 //! Describes replays in text for people: what the pool contained, what was moved, and how long the replay took compared
 //! with one that keeps everything in the pool.
 //!
-//! [`ReplayText`] contains the wording that all output formats share. This file also contains the text format. Names
-//! from plans are left unescaped in [`ReplayText`], because each format escapes them in its own way.
+//! [`ReplayText`] contains the wording that all output formats share. This file also contains the text format. Foreign
+//! names are left unescaped in [`ReplayText`], because each format escapes them in its own way.
 
 pub(super) mod markdown;
 

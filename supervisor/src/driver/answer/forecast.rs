@@ -2,9 +2,9 @@
 //! no decision depends on it.
 //!
 //! For a candidate that has not ended, the estimate adds up two parts: what is left of the mean time of its current
-//! stage, and the mean time of each later stage. Not every candidate reaches a later stage. The time of that stage is
-//! therefore multiplied by the share of attempts that passed all stages from the current one up to it. If a job has no
-//! attempts of a stage yet, the figures of the other jobs are used.
+//! stage, and the mean time of each later stage. Not every candidate reaches the later stages, so the time of each is
+//! multiplied by the share of attempts that passed all stages from the current one up to it. If a job has no attempts
+//! of a stage yet, the figures of the other jobs are used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

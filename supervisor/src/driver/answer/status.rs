@@ -308,7 +308,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns a decision, to which the names are added that belong to the ids among its numbers.
+    /// Returns a decision together with the names that belong to the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);

@@ -69,7 +69,8 @@ pub(super) struct SubmissionFolders {
     /// left behind. Before the first submission, this is `None`. The folder is then listed to find the numbers that
     /// were used in earlier parts of the run.
     last: Option<u32>,
-    /// The number and folder of the submission that was copied last. `None` if that folder was discarded.
+    /// The number and folder of the submission that was copied last. `None` if there is none, or if its folder was
+    /// discarded.
     current: Option<(u32, PathBuf)>,
 }
 

@@ -190,8 +190,8 @@ mod tests {
     fn block_is_returned_before_it_is_too_large() {
         let mut evidence = Evidence::new(1);
         for step in 0.. {
-            // At most two points of a track are kept within one step, so the loop runs until enough real time has
-            // passed.
+            // At most two points of a track are kept within one step width (1 ms), so the loop runs until enough real
+            // time has passed.
             if let Some(block) = evidence.add(&sample(100, Bytes::mib(step), Bytes::gib(1))) {
                 assert!(block.points() <= MAX_POINTS);
                 break;

@@ -54,8 +54,8 @@ pub(crate) enum Earlier {
 }
 
 impl Earlier {
-    /// Marks attempts that were left open as abandoned. Fails if the captures or signatures have changed, because all
-    /// results depend on them.
+    /// Closes the attempts, workers and phases that were left open. Fails if the captures or signatures have changed,
+    /// because all results depend on them.
     pub(crate) fn open(store: &mut Store, plan: &Plan, facts: &[JobFacts]) -> Result<Self, RunError> {
         store.close_abandoned(UtcTime::now())?;
         check_captures(store, plan, facts)?;

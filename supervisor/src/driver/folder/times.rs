@@ -14,8 +14,8 @@ fn compared_entries(profiled: &Profiled) -> impl Iterator<Item = &EntryProfile> 
     profiled.entries.iter().filter(move |entry| all || entry.is_varied())
 }
 
-/// Returns a hash of the entries that are used to compare candidates without a baseline. The hash also covers which of
-/// their inputs varied. The times of candidates with different hashes cannot be compared.
+/// Returns a hash of the entries that are used to compare candidates without a baseline. For each entry, the hash also
+/// covers whether its inputs varied. The times of candidates with different hashes cannot be compared.
 pub(super) fn hash_of_compared(profiled: &Profiled) -> u64 {
     let mut hasher = DefaultHasher::new();
     compared_entries(profiled).for_each(|entry| (&entry.entry, entry.is_varied()).hash(&mut hasher));

@@ -1,6 +1,6 @@
 //! Gives each runner a control group, its leaf, and reads Linux's counts in it to explain how the runner ended.
 //!
-//! If the machine has no control groups, runners have no leaf, and the other protections still apply.
+//! If control groups cannot be used, runners have no leaf, and the other protections still apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -15,8 +15,8 @@ use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::{own_groups, pids_refusal_files, pids_refusals};
 
-/// Memory that Linux charges to a leaf, but that does not count towards the runner's own limit: kernel stacks, other
-/// memory inside Linux, and the runner's printed output.
+/// Memory that Linux charges to a leaf, but that does not count towards the runner's own limit: stacks and other memory
+/// inside Linux, and the runner's printed output.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 
 pub struct Leaves {

@@ -7,7 +7,8 @@ use super::super::markdown::{cell, code};
 use super::super::marks::UNVARIED;
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
-/// The largest number of rows for each job in the markdown. A comment on a pull request has a maximum length.
+/// The largest number of rows for each job in the markdown. It is limited because a comment on a pull request has a
+/// maximum length.
 const MAX_ROWS: usize = 60;
 /// The largest number of jobs in the markdown, for the same reason.
 const MAX_JOBS: usize = 20;

@@ -4,7 +4,7 @@
 use opt_shared::outcome::{EmulatedKernel, Traffic};
 
 const MAX_HINTS: usize = 4;
-/// A kernel is mentioned if its accesses move at least this many times as many parts (sectors or passes) as necessary.
+/// A kernel is mentioned if its accesses take at least this many times as many parts (sectors or passes) as necessary.
 const NOTABLE: u64 = 2;
 /// A kernel is mentioned if, on average, more than one in this many warp instructions is a divergent branch.
 const INSTRUCTIONS_PER_DIVERGENCE: u64 = 50;
@@ -40,7 +40,7 @@ pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
     found.into_iter().take(MAX_HINTS).map(|(_, hint)| hint).collect()
 }
 
-/// Describes the accesses of a kernel if they move many unnecessary parts.
+/// Describes the accesses of a kernel if they take many unnecessary parts.
 fn excess(traffic: &Traffic, parts: &str) -> Option<String> {
     let worst = traffic.worst.as_ref()?;
     let is_notable = traffic.fewest_parts.saturating_mul(NOTABLE) <= traffic.parts;

@@ -1,5 +1,5 @@
-//! Tests how readings of NVML become decisions of the core. They use the NVML twin (a library that answers like NVML,
-//! from a script), and real processes that are killed.
+//! Tests how readings of NVML become decisions of the core. The tests use the NVML twin (a library that answers like
+//! NVML, from a script), and real processes that are killed.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
