@@ -91,8 +91,8 @@ pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let mut ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();
     if settings.rotates(batch.len()) {
-        // A slot takes as much memory as the guarded outputs of a verification (O). The ring is still needed, because
-        // the trial of varied inputs uses one.
+        // When entries are timed in turns, each has a slot that takes as much memory as the guarded outputs of a
+        // verification (O). The larger size is used, because the trial of varied inputs still uses a ring.
         ring = ring.max(batch.iter().map(|entry| entry.outputs).sum());
     }
     // All sides and entries share one buffer for varied inputs. Each entry keeps the values from which its new inputs
