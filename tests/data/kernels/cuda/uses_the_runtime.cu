@@ -32,6 +32,14 @@ OPT_EXPORT int run(void *, const OptAny *args, int32_t n, OptAny *)
     REQUIRE(cudaPointerGetAttributes(&pointer, call.in) == cudaSuccess && pointer.type == cudaMemoryTypeDevice);
     REQUIRE(cudaPointerGetAttributes(&pointer, &call) == cudaSuccess && pointer.type == cudaMemoryTypeUnregistered);
 
+    // Launchers choose the size of a workspace by the memory that is free. The whole device has more than this process
+    // may allocate.
+    size_t free_bytes = 0, all_bytes = 0;
+    void *workspace;
+    REQUIRE(cudaMemGetInfo(&free_bytes, &all_bytes) == cudaSuccess);
+    REQUIRE(0 < free_bytes && free_bytes <= all_bytes);
+    REQUIRE(cudaMalloc(&workspace, free_bytes / 2) == cudaSuccess && cudaFree(workspace) == cudaSuccess);
+
     // Copy the input, as one row of bytes, to memory that is allocated on the stream.
     float *copy;
     size_t bytes = (size_t)call.count * sizeof(float);

@@ -3,6 +3,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use rustix::process::{Resource, getrlimit};
+
 use super::exports::give;
 use super::{properties, runtime};
 
@@ -223,10 +225,12 @@ pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties(to: *mut u8, _: c
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
-    let used = runtime().device.used();
+    // The device's memory is memory of this process, which Linux limits.
+    let limit = getrlimit(Resource::Data).current.unwrap_or(super::MEMORY).min(super::MEMORY);
+    let free_bytes = limit.saturating_sub(runtime().device.used());
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     // SAFETY: the caller keeps the contract of the runtime's function.
-    unsafe { give(free, size(super::MEMORY.saturating_sub(used))).max(give(total, size(super::MEMORY))) }
+    unsafe { give(free, size(free_bytes)).max(give(total, size(super::MEMORY))) }
 }
 
 #[unsafe(no_mangle)]
