@@ -268,7 +268,7 @@ impl EntryRef {
     }
 }
 
-/// A candidate that a worker is to call, with its artifact, the way in which it is called, and its limits.
+/// A candidate that a worker is to call, with its artifact, its limits, and how to call it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
@@ -422,8 +422,8 @@ pub enum FromWorker {
         shared: Bytes,
         /// The part of `shared` that consists of memory files which its worker keeps open and owes.
         of_worker: Bytes,
-        /// The private memory that it shares with its zygote. The zygote owes this memory until the runner writes to
-        /// it.
+        /// The copy-on-write memory that it shares with its zygote. The zygote owes this memory until the runner writes
+        /// to it.
         inherited: Bytes,
         group_limits: GroupLimits,
     },

@@ -134,7 +134,7 @@ fn build_in(
 }
 
 /// Returns the status of a candidate with a file that cannot be read. The candidate is to blame only if the file is a
-/// symbolic link to a file with another suffix. Any other file may be readable later.
+/// symbolic link whose target has the wrong suffix. Any other file may be readable later.
 fn status_if_unread(error: &std::io::Error) -> Status {
     if kernel_files::is_misleading_link(error) { Status::CompileError } else { Status::InfraError }
 }

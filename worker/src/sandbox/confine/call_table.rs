@@ -1,8 +1,8 @@
 //! The system calls that are denied to sandboxed processes, grouped by purpose, with their numbers on x86-64 and
 //! AArch64.
 //!
-//! The table lists both architectures, so that the tests on either one find duplicate numbers on both. It does not use
-//! the constants of the `libc` crate, which may not define the newest calls yet. `calls` decides which groups are
+//! The table lists both architectures, so that the test for duplicate numbers covers both wherever it runs. It does not
+//! use the constants of the `libc` crate, which may not define the newest calls yet. `calls` decides which groups are
 //! denied to which processes, and refuses further calls depending on their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
