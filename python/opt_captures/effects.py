@@ -23,7 +23,7 @@ STATE_ADVICE = "there is no copy of its value before the call (record the model 
 
 @dataclass(frozen=True)
 class Treatment:
-    """The way in which a call is recorded."""
+    """How a call is recorded."""
 
     #: Values by name. For an in-place call, the values of the equivalent out-of-place call.
     given: dict[str, Any]
@@ -41,8 +41,8 @@ def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool =
     `out` is the argument with that name, if there is one. `given` has all other arguments.
 
     Arguments that a call changes besides computing its result are recorded before and after the call. An in-place call
-    whose only effect is its result is recorded as the same call out of place. If `in_place` is set, the argument that
-    such a call changes is recorded before and after the call instead. Calls with `out` are recorded without it in both
+    whose only effect is its result is recorded as the same call out of place. But if `in_place` is set, the argument
+    that such a call changes is recorded before and after the call. Calls with `out` are recorded without it in both
     cases.
 
     Raises:

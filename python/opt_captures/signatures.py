@@ -26,7 +26,7 @@ OUT = "out"
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters in order, with their names, their defaults, and the ways in which they may be passed."""
+    """The parameters in order, with their names, their defaults, and how they may be passed."""
 
     params: tuple[str, ...]
     defaults: Mapping[str, Any]

@@ -77,7 +77,8 @@ struct MisleadingLink {
     target: PathBuf,
 }
 
-/// Returns true if the candidate's author could cause the error by making a link.
+/// Returns true if the error is a `MisleadingLink`, which means that the candidate has a link that `may_link_to` does
+/// not allow.
 pub fn is_misleading_link(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<MisleadingLink>())
 }

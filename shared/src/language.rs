@@ -113,7 +113,7 @@ impl ArtifactKind {
     }
 }
 
-/// The way in which an artifact is loaded and called.
+/// How an artifact is loaded and called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// A runner loads the artifact as a shared library and looks up its symbol.

@@ -268,7 +268,7 @@ impl EntryRef {
     }
 }
 
-/// A candidate that a worker is to call, with its artifact, the way in which it is called, and its limits.
+/// A candidate that a worker is to call, with its artifact, its limits, and how to call it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callee {
     pub candidate: String,
@@ -417,13 +417,14 @@ pub enum FromWorker {
         start_time: u64,
         /// The memory that this runner may owe before the supervisor kills it.
         limit: Bytes,
-        /// The total size of the memory files that it maps. The process tree owes each of them only once, even if
-        /// several processes map it.
+        /// The total size of the memory files that are charged to it, such as its outputs and its printed output. The
+        /// process tree owes each of them only once, even if several processes map it.
         shared: Bytes,
-        /// The part of `shared` that consists of memory files which its worker keeps open and owes.
+        /// The total size of its mappings of memory files that its worker keeps open and owes. They are not part of
+        /// `shared`.
         of_worker: Bytes,
-        /// The private memory that it shares with its zygote. The zygote owes this memory until the runner writes to
-        /// it.
+        /// The copy-on-write memory that it shares with its zygote. The zygote owes this memory until the runner writes
+        /// to it.
         inherited: Bytes,
         group_limits: GroupLimits,
     },

@@ -4,7 +4,7 @@
 //! driver fills in scores and ranks.
 //!
 //! An unknown number is `null`, never 0. Times are RFC 3339 in UTC, and sizes are whole numbers of bytes. Floats that
-//! JSON cannot represent are written in the way that [`opt_shared::nonfinite`] describes.
+//! JSON cannot represent are written as [`opt_shared::nonfinite`] describes.
 
 mod compose;
 mod host;

@@ -1,5 +1,5 @@
-//! Tests faults of the machine during a run: a full disk, a removed folder, lost and damaged files, low resource
-//! limits. No candidate is blamed, no finished work is lost, and the message says what happened.
+//! Tests machine faults during a run: a full disk, a removed folder, lost and damaged files, low resource limits. No
+//! candidate is blamed, no finished work is lost, and the message says what happened.
 
 mod baseline;
 mod captures;

@@ -13,7 +13,7 @@ use opt_tests::{Outcome, Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
-/// The candidates that pass, each with the way in which it produces its outputs.
+/// The candidates that pass, each with how it produces its outputs.
 const GOOD: [(&str, &str); 6] = [
     ("returns", "returned"),
     ("writes", "written"),

@@ -28,7 +28,7 @@ const ROOT: u64 = 1;
 /// The largest answer to one read, in bytes. The kernel asks for less.
 const LARGEST_READ: u64 = 4 << 20;
 
-/// The way in which a read that touches a faulty range fails.
+/// How a read that touches a faulty range fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It returns EIO.
@@ -52,7 +52,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The files and folders that the kernel knows by number, relative to the root. The first has the number `ROOT`.
+    /// The files and folders to which the kernel refers by number, relative to the root. The first has the number
+    /// `ROOT`.
     nodes: Vec<PathBuf>,
     faults: Vec<(PathBuf, Range<u64>, Fault)>,
     /// The lengths of files that were cut short.

@@ -8,7 +8,7 @@ impl Device {
     /// same remainder as `memory` modulo `phase` (4 to 256, a power of two).
     ///
     /// # Safety
-    /// As long as this device exists, the words of 4 bytes that contain the memory must stay readable and, unless it is
+    /// While this device exists, the words of 4 bytes that contain the memory must stay readable and, unless it is
     /// `read_only`, writable. Nothing else may write to these words during a call of the device.
     ///
     /// # Errors

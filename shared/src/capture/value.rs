@@ -73,7 +73,7 @@ pub struct Object {
     pub state: Vec<Value>,
 }
 
-/// The way in which Python would create an object.
+/// How Python would create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Creation {
     /// The object with that name itself, without a call.

@@ -37,7 +37,7 @@ pub fn written_bits(tracked: Bytes) -> Bytes {
     Bytes::new(tracked.get().div_ceil(8))
 }
 
-/// The most memory that bands, rounding and digests add to this many buffers. The digests are in a buffer of their own.
+/// The most memory that bands, rounding and digests add to this many buffers. The digests have a separate buffer.
 pub fn device_rounding(buffers: u64, emulated: bool) -> Bytes {
     let (grain, bands) =
         if emulated { (EMULATED_GRAIN, Bytes::ZERO) } else { (CARD_GRAIN, DEVICE_BAND.saturating_mul(2)) };

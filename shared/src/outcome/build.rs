@@ -14,9 +14,9 @@ pub struct Built {
     /// The beginning of the compiler's output.
     pub log_head: String,
     pub source_digest: String,
-    /// The way in which the compiler ended: the signal, or a digest of the output without the parts that differ in each
-    /// build. It is set if the build's status is INFRA_ERROR because the end of the compiler does not show whether the
-    /// machine or the source is to blame. If the next build ends in the same way, the source is to blame.
+    /// How the compiler ended: the signal, or a digest of the output without the parts that differ in each build. It is
+    /// set if the build's status is INFRA_ERROR because how the compiler ended does not show whether the machine or the
+    /// source is to blame. If the next build ends in the same way, the source is to blame.
     #[serde(default)]
     pub unexplained: Option<String>,
 }

@@ -16,7 +16,7 @@ impl Profiled {
 
     /// The narrowed entries by which the candidate is not ranked. An entry is narrowed if the candidate gives wrong
     /// results when the entry's inputs get new values. The candidate's speed-up for such an entry is taken to be 1. If
-    /// narrowed entries were left out instead, a candidate could choose by which entries it is ranked.
+    /// narrowed entries were left out of the ranking, a candidate could choose the entries by which it is ranked.
     fn narrowed_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry))
     }

@@ -1,5 +1,5 @@
-//! Tests streams with a simulated file, which fails in the ways in which files on real disks fail. A stream must either
-//! return the right bytes or fail.
+//! Tests streams with a simulated file, which fails as files on real disks do. A stream must either return the right
+//! bytes or fail.
 
 use std::io::Write;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! Tests with hostile pickles. Each must have an expected outcome, within a fixed limit of memory.
+//! Tests with hostile pickles. Each must have an expected outcome, within a fixed memory limit.
 
 use opt_shared::capture::{CaptureFile, Value};
 

@@ -1,5 +1,5 @@
 //! Operates a control group through its folders: sets limits, moves, stops and kills members, and reads counts of
-//! events. A group of version 2 has one folder. A group of version 1 has a folder for each controller.
+//! events. A version 2 group has one folder. A version 1 group has a folder for each controller.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,9 @@ pub struct Events {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// A group of version 1. Both folders are the same if the two controllers are mounted together.
+    /// A version 1 group. Both folders are the same if the two controllers are mounted together.
     One { memory: PathBuf, pids: PathBuf },
-    /// A group of version 2.
+    /// A version 2 group.
     Two { folder: PathBuf },
 }
 

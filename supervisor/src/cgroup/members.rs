@@ -1,4 +1,4 @@
-//! Kills the members of a control group of version 1 one by one, because version 1 cannot kill a group as a whole.
+//! Kills the members of a version 1 control group one by one, because such a group cannot be killed as a whole.
 
 use std::collections::HashSet;
 use std::path::Path;

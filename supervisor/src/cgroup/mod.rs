@@ -12,11 +12,11 @@
 //! `memory.high` is not set, because it only slows down processes near the limit, which would distort their times.
 //!
 //! If version 2 lacks the controllers, this module uses version 1. In version 1, each controller has its own tree of
-//! groups, so a leaf has a folder in each of two trees. A group of version 1 can have both members and children, so the
-//! supervisor and its workers stay where they are, and the group `home` only marks a live run. A group of version 1
-//! cannot be killed as a whole, so its limit on processes is set to 0, and then each member is killed. Before a kill, a
-//! group of version 2 is frozen until the reason is recorded. A group of version 1 is not frozen, because a frozen
-//! process in it dies only once it is thawed, and the supervisor may be killed before it can thaw the group.
+//! groups, so a leaf has a folder in each of two trees. A version 1 group can have both members and children, so the
+//! supervisor and its workers stay where they are, and the group `home` only marks a live run. A version 1 group cannot
+//! be killed as a whole, so its limit on processes is set to 0, and then each member is killed. Before a kill, a
+//! version 2 group is frozen until the reason is recorded. A version 1 group is not frozen, because a frozen process in
+//! it dies only once it is thawed, and the supervisor may be killed before it can thaw the group.
 
 mod group;
 mod leaf;

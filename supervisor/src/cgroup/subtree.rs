@@ -227,7 +227,7 @@ fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
     Ok(())
 }
 
-/// Fails if the memory of groups below a group of version 1 does not count towards its limit.
+/// Fails if the memory of the groups below a version 1 group does not count towards the limit of that group.
 fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
     // Since Linux 5.11, the memory of groups below always counts.
     match read(&memory.join("memory.use_hierarchy")) {
@@ -284,7 +284,7 @@ mod tests {
 
     const LIMITS: LeafLimits = LeafLimits { memory: Bytes::mib(64), tasks: 4 };
 
-    /// Creates a plain folder that stands for a group of version 2.
+    /// Creates a plain folder that stands for a version 2 group.
     fn fake(controllers: &str) -> (tempfile::TempDir, StartGroup, PathBuf) {
         let root = tempfile::tempdir().expect("folder");
         let folder = root.path().join("group");
@@ -294,7 +294,7 @@ mod tests {
         (root, StartGroup { group, topmost: false, delegation: folder.clone() }, folder)
     }
 
-    /// Creates two plain folders that stand for a group of version 1.
+    /// Creates two plain folders that stand for a version 1 group.
     fn fake_of_version_1() -> (tempfile::TempDir, StartGroup) {
         let root = tempfile::tempdir().expect("folder");
         let [memory, pids] = ["memory", "pids"].map(|name| root.path().join(name));

@@ -37,7 +37,7 @@ const MAX_KEPT: u32 = 1000;
 /// The maximum length, in characters, of the excerpt in a line that reports omitted lines.
 const MAX_EXCERPT_CHARS: usize = 120;
 
-/// The limits on lines that are waiting for a blocked terminal or disk: their number and their bytes.
+/// Limits on the lines that are waiting for a blocked terminal or disk: their count and their total size in bytes.
 const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 512 << 10 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);

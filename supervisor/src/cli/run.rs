@@ -13,8 +13,8 @@ use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
-/// The limits on results that are waiting to be written to standard output: their number and their bytes. The bytes
-/// count towards the supervisor's target of at most 20 MiB.
+/// Limits on the results that are waiting to be written to standard output: their count and their total size in bytes.
+/// They are part of the supervisor's own memory, which should be at most 20 MiB.
 const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 4 << 20 };
 /// The timeout for writing the last results after the run. An interrupt ends the wait.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -57,8 +57,8 @@ pub(super) fn run(arguments: RunArguments) -> CommandResult {
     Ok(exit)
 }
 
-/// Returns the options for a run of a whole plan in its own folder. Such a run prints no progress, and ends when its
-/// work is done.
+/// Returns the options for running a whole plan, with a new folder for the run. Such a run prints no progress, and ends
+/// when its work is done.
 pub(super) fn plain(plan: Plan) -> RunOptions {
     RunOptions {
         plan,
@@ -77,13 +77,13 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
 /// Prints a line for each candidate when it ends. Neither a closed pipe (`| head`) nor a full disk ends the run.
 #[derive(Clone, Default)]
 struct ResultLines {
-    /// The first failure of printing. After a failure nothing more is printed, because the last line may have been cut
+    /// The first error from printing. After an error nothing more is printed, because the last line may have been cut
     /// off.
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
 impl ResultLines {
-    /// Returns and removes the first failure. Call this after the flush.
+    /// Returns and removes the first error. Call this after the flush.
     fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -149,7 +149,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
     drop(temporary);
     if ended.is_err() {
-        // Signals that arrived before the failure only asked for the end of the run. They must not prevent the error
+        // Signals that arrived before the failure were only requests to end the run. They must not prevent the error
         // from being printed.
         signals.take();
     }

@@ -359,8 +359,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the ceiling that a lease would exceed even if nothing but the lease and the supervisor were charged, as
-    /// its scope, the sum of the two charges, and the ceiling. `None` if the lease can fit.
+    /// Returns the ceiling that a lease would exceed even if only the lease and the supervisor were charged, as its
+    /// scope, the sum of the two charges, and the ceiling. `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // Use only the supervisor's reservation here, because the supervisor may owe less later.
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)

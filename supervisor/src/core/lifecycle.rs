@@ -1,4 +1,4 @@
-//! Handles the start and the end of workers and runners, and classifies the ways in which workers end.
+//! Handles the start and the end of workers and runners, and classifies how workers end.
 //!
 //! The core orders every kill through `kill_worker` or `kill_runner`, and `driver` carries it out. Because the kill of
 //! a process is ordered at most once, the first reason is the one that is recorded.

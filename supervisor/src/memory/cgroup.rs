@@ -21,8 +21,8 @@ const CGROUP_BYTES: usize = 64 << 10;
 const LIMIT_BYTES: usize = 64;
 /// The maximum size of a file that contains a few counts.
 const EVENTS_BYTES: usize = 256;
-/// Numbers of at least this size mean "no limit". Version 1 writes a number near 2^63, rounded to a page. No machine
-/// has an exbibyte of memory, so smaller numbers are real limits.
+/// Numbers of at least this size mean "no limit". In version 1, this is a number just below 2^63, rounded down to a
+/// multiple of the page size. No machine has an exbibyte of memory, so smaller numbers are real limits.
 const NO_LIMIT: u64 = 1 << 60;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,12 +77,12 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
 }
 
 /// Returns the files in which Linux counts how often control groups refused to start a process or thread. Depending on
-/// the version of Linux, a file counts the refusals that its group's own limit caused, or the refusals in its group
-/// that any limit caused.
+/// the version of Linux, a file counts either the refusals that its own group's limit caused, or all refusals within
+/// its group, whichever group's limit caused them.
 pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     let folders = groups_with(root, "pids")?;
     let file = |folder: PathBuf| {
-        // Since Linux 6.11, `pids.events` of version 2 includes the counts of the groups below.
+        // Since Linux 6.11, `pids.events` of a version 2 group includes the counts of the groups below.
         let local = folder.join("pids.events.local");
         if local.exists() { local } else { folder.join("pids.events") }
     };
@@ -125,11 +125,11 @@ pub struct OwnGroup {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnGroups {
     pub version_2: Option<OwnGroup>,
-    /// The group of version 1 with the memory controller.
+    /// The group in the version 1 hierarchy of the memory controller.
     pub memory: Option<OwnGroup>,
-    /// The group of version 1 with the controller that limits processes.
+    /// The group in the version 1 hierarchy of the `pids` controller, which limits processes.
     pub pids: Option<OwnGroup>,
-    /// The group in systemd's own hierarchy of version 1, if that hierarchy exists. Otherwise the group of version 2.
+    /// The group in systemd's own version 1 hierarchy, if that hierarchy exists. Otherwise the version 2 group.
     pub systemd: Option<OwnGroup>,
 }
 
@@ -208,7 +208,7 @@ fn is_visible(mounts: &[u8], version: Version, group: &Path, controller: &str) -
     mounted.is_some_and(|mount| !escapes && group.starts_with(&mount.root))
 }
 
-/// Parses a line such as `7:memory:/path` or `0::/path`. Returns `None` for hierarchies of version 1 without the
+/// Parses a line such as `7:memory:/path` or `0::/path`. Returns `None` for version 1 hierarchies without the
 /// controller.
 fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
@@ -230,7 +230,7 @@ struct Mount {
 }
 
 /// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. Returns `None` for other file systems, and
-/// for hierarchies of version 1 without the controller.
+/// for version 1 hierarchies without the controller.
 fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     let mut fields = words(line);
     let (root, point) = (fields.nth(3)?, fields.next()?);
@@ -249,8 +249,8 @@ fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     Some(Mount { version, root: unescape(root), point: unescape(point) })
 }
 
-/// Restores a path from `mountinfo`, which writes a space, tab, line end or backslash as a backslash and three octal
-/// digits.
+/// Unescapes a path from `mountinfo`, in which spaces, tabs, newlines and backslashes are written as a backslash and
+/// three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -317,7 +317,7 @@ mod tests {
             ("0::/\n", TWO, &[("sys/fs/cgroup/memory.max", "77\n")], Some(77)),
             ("0::/a\n", TWO, &[("sys/fs/cgroup/a/memory.max", "max\n")], None),
             ("0::/a\n", "", &[("sys/fs/cgroup/a/memory.max", "5\n")], None),
-            // Version 1, where "no limit" is a large number, and an empty version 2.
+            // Version 1, where "no limit" is a large number, beside a version 2 hierarchy that is not mounted.
             (
                 "5:cpu:/x\n4:cpuset,memory:/pod/c\n0::/\n",
                 "35 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/mem rw - cgroup cgroup rw,memory\n",
@@ -328,7 +328,8 @@ mod tests {
                 ],
                 Some(2000),
             ),
-            // In a container, the mount shows only the container's part. Here its path contains a space.
+            // In a container, the mount shows only the container's part of the tree. In this case, the mount point
+            // contains a space.
             (
                 "0::/docker/abc/x\n",
                 "30 23 0:26 /docker/abc /my\\040groups rw - cgroup2 c rw\n",

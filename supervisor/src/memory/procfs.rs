@@ -135,7 +135,7 @@ pub fn start_time(proc: &Path, pid: u32) -> Result<Option<u64>, SampleError> {
     Ok(identity(proc, pid)?.map(|identity| identity.start_time))
 }
 
-/// Parses `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line ends. Later
+/// Parses `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and newlines. Later
 /// fields contain no parentheses, so parsing begins after the last one.
 fn parse_stat(text: &[u8]) -> Option<Identity> {
     const FIRST_FIELD_AFTER_NAME: usize = 3;

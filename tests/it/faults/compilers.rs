@@ -1,4 +1,4 @@
-//! Tests faults of the machine that end or stop a compiler, and sources that imitate such faults.
+//! Tests machine faults that end or stop a compiler, and sources that imitate such faults.
 
 use opt_tests::users::set_mode;
 use opt_tests::waiting::until;

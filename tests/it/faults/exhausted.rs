@@ -28,7 +28,7 @@ const RUNNER_STOP: Duration = Duration::from_secs(3);
 /// end.
 const SUPERVISOR_STOP: Duration = Duration::from_secs(33);
 
-/// A control group of version 1 with one controller, below the root group. Dropping the value removes it.
+/// A version 1 control group with one controller, below the root group. Dropping the value removes it.
 struct Group(PathBuf);
 
 impl Group {

@@ -139,7 +139,7 @@ fn cpu_time(pid: u32) -> Duration {
 }
 
 /// The index of the element that the kernel watches. The element must be on a page that a runner maps. A page that also
-/// contains other parts of the file would be copied instead.
+/// contains other parts of the file is not mapped but copied.
 const WATCHED: u64 = 1 << 15;
 
 /// A kernel whose first call waits until an element of its input changes.

@@ -1,5 +1,5 @@
-//! Runs memory bombs, at least one for each kind of owed memory. Each bomb is refused its memory or threads, or is
-//! stopped near the limit of its runner, and gets the right status. The run continues.
+//! Runs memory bombs, at least one for each kind of owed memory. Each bomb is either denied its memory or threads, or
+//! stopped near the limit of its runner, and it gets the right status. The run continues.
 
 use opt_tests::Scenario;
 use opt_tests::users::{User, users};
@@ -22,7 +22,7 @@ const BOMBS: &[Expected] = &[
     ends("eats_shared_memory_by_threads.c", &["CRASHED"], "SIGABRT"),
     ends("eats_page_tables_of_shared_memory.c", &["CRASHED"], "SIGABRT"),
     ends("eats_locked_memory.c", MEMORY_LIMIT, "limits.memory"),
-    // These two are refused a thread, not memory.
+    // These two are denied a thread, not memory.
     ends("eats_thread_stacks.c", PASSED, ""),
     ends("starts_a_thousand_threads.c", PASSED, ""),
     // This kernel ends with SIGSEGV, like any program whose stack overflows.

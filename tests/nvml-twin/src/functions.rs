@@ -152,7 +152,7 @@ pub extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     code(with_device("nvmlDeviceGetGraphicsRunningProcesses_v3", handle, |_, _| list(&[], count, to)))
 }
 
-/// Returns a list in the way that NVML does: stores the number of elements in `count`, and the elements if they fit.
+/// Returns a list as NVML does: stores the number of elements in `count`, and the elements if they fit.
 fn list(processes: &[(u32, u64)], count: *mut c_uint, to: *mut nvmlProcessInfo_t) -> Answer {
     if count.is_null() {
         return Err(INVALID_ARGUMENT);

@@ -1,5 +1,5 @@
-//! Measures how the supervisor's time, memory, longest turn and database grow with the number of candidates. One
-//! verifier verifies prebuilt candidates with one small entry each.
+//! Measures how the supervisor's time, its memory, the longest iteration of its main loop, and its database grow with
+//! the number of candidates. One verifier verifies prebuilt candidates with one small entry each.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The targets: resident memory, CPU time for each candidate, and the longest turn of the main loop.
+/// The targets: resident memory, CPU time for each candidate, and the longest iteration of the main loop.
 const MAX_RESIDENT_MIB: f64 = 20.0;
 const MAX_CPU_MS: f64 = 1.5;
 const MAX_TURN_MS: f64 = 20.0;

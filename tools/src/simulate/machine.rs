@@ -30,7 +30,7 @@ use super::user;
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
 
-/// The way in which a run broke a law, and the step at which it did.
+/// How a run broke a law, and the step at which it did.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,

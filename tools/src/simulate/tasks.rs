@@ -1,4 +1,5 @@
-//! Checks the law about attempts that were refused a process: they are repeated after a pause in which nothing starts.
+//! Checks the law about attempts for which the machine refused to start a process: they are repeated after a pause in
+//! which nothing starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +22,8 @@ pub(crate) struct TaskLaws {
     pub(crate) now: Moment,
     /// The time before which nothing may start.
     until: Moment,
-    /// The number of each unit's attempts that were refused a process. The next field is the number of those after
-    /// which a pause was announced.
+    /// The number of each unit's attempts for which the machine refused to start a process. The next field is the
+    /// number of those after which a pause was announced.
     refused: BTreeMap<UnitId, u32>,
     repeated: BTreeMap<UnitId, u32>,
 }

@@ -212,7 +212,7 @@ unsafe extern "C" {
 
 /// The arguments of the zygote, as process listings show them.
 const ZYGOTE_ARGUMENTS: &[u8] = b"opt-zygote\0__zygote\0";
-/// The arguments that a runner shows instead. They have the same length.
+/// The arguments that replace the zygote's in a runner. They have the same length.
 const RUNNER_ARGUMENTS: &[u8; ZYGOTE_ARGUMENTS.len()] = b"opt-runner\0__runner\0";
 
 /// In a copy: changes the arguments that process listings show to those of a runner.

@@ -204,8 +204,8 @@ pub(super) fn with_fallback<T>(
 
 /// Returns true if an error means that namespaces are refused, and false if it means a lack of processes or memory.
 fn is_namespace_refusal(error: &io::Error) -> bool {
-    // ENOSPC: there are too many namespaces, or they are nested too deeply. Older versions of Linux return EUSERS
-    // instead.
+    // ENOSPC: there are too many namespaces, or they are nested too deeply. In these cases, older versions of Linux
+    // return EUSERS.
     matches!(
         error.raw_os_error(),
         Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL | libc::ENOSYS)

@@ -45,7 +45,7 @@ impl Stream {
         self.size <= self.written()
     }
 
-    /// Returns the last `max_bytes` bytes of the output, as text without control characters except line ends and tabs.
+    /// Returns the last `max_bytes` bytes of the output, as text without control characters except newlines and tabs.
     pub(crate) fn tail(&self, max_bytes: usize) -> String {
         let written = self.written();
         let from = written.saturating_sub(max_bytes as u64);

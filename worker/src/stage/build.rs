@@ -1,8 +1,8 @@
 //! Builds a candidate: runs a compiler on untrusted input in a confined process, and stores the artifact in `artifacts`
 //! under its digest.
 //!
-//! This file owns the build's work folder, and derives a status from the way in which the compiler ended. `toolchain`
-//! chooses the command that builds an artifact.
+//! This file manages the build's work folder, and derives a status from how the compiler ended. `toolchain` chooses the
+//! command that builds an artifact.
 
 mod faults;
 mod memory;
@@ -89,7 +89,7 @@ fn build_in(
     let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
     let recipe = toolchain::of(task.source.language).recipe(task, &folders);
     if let Recipe::Run(_) = &recipe {
-        // A candidate without sources has no files to copy, so copying them would not create the folder.
+        // `copy_to` creates the folder only if there is a file to copy, and a candidate without sources has none.
         make_folder(&folders.work()).map_err(file("making the folder", &folders.work()))?;
     }
     let built_from = match recipe {
@@ -134,12 +134,12 @@ fn build_in(
 }
 
 /// Returns the status of a candidate with a file that cannot be read. The candidate is to blame only if the file is a
-/// misleading link, because any other file may be readable later.
+/// symbolic link whose target has the wrong suffix. Any other file may be readable later.
 fn status_if_unread(error: &std::io::Error) -> Status {
     if kernel_files::is_misleading_link(error) { Status::CompileError } else { Status::InfraError }
 }
 
-/// Stores an artifact, unless it is larger than an artifact may be, or would make the run's artifacts exceed their
+/// Stores an artifact, unless it exceeds the size limit for one artifact or would take the run's artifacts over their
 /// total limit.
 fn keep_for(
     task: &BuildTask,
@@ -223,8 +223,8 @@ fn compile(
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
-    // With version 1 of control groups, Linux kills only one of the compiler's programs when the memory limit is
-    // reached, and the compiler may still succeed. In that case the kill is ignored.
+    // When a version 1 control group reaches its memory limit, Linux kills only one of the compiler's programs, and the
+    // compiler may still succeed. In that case the kill is ignored.
     let killed = killed
         .filter(|reason| !matches!(reason, KillReason::GroupMemory { .. }) || end != End::Exited { code: 0 });
     let tasks_refused = tasks_refused && !blames_the_source(&log);
@@ -308,9 +308,10 @@ fn compile(
             (Status::InfraError, format!("{compiler} exited with code {code}; {TASKS_REFUSED}"))
         }
         (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
-            // The digest marks a failure that blames the candidate if a repeated build fails in the same way. It is set
-            // only if the disk cannot have been full. On a full disk, repeated builds of a correct source could fail in
-            // the same way too, and the message about the disk may be in the part of the output that was cut off.
+            // The digest identifies this failure. If the repeated build fails with the same digest, the candidate is
+            // blamed. The digest is set only if the disk cannot have been full. On a full disk, repeated builds of a
+            // correct source could fail in the same way too, and the message about the disk may be in the part of the
+            // output that was cut off.
             if least_room.is_some_and(|room| is_plenty(room, spec.largest_file)) {
                 built.unexplained = Some(digest(&log, folders.scratch));
             }

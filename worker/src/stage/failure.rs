@@ -23,8 +23,8 @@ pub(crate) fn entry_failure(recorded: &Recorded, status: Status, detail: String)
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
 
-/// Returns the failure of an entry whose capture cannot be used. If the machine is to blame, returns an error of the
-/// worker instead.
+/// Returns the failure of an entry whose capture cannot be used. But if the machine is to blame, returns an error of
+/// the worker.
 pub(crate) fn capture_failure(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {

@@ -1,7 +1,7 @@
 //! Measures the smallest difference in time that this machine can detect right now.
 //!
-//! The trial times copies of one kernel against the kernel itself, in the way that candidates are timed against a
-//! baseline. It is a separate run of this program, in a temporary folder.
+//! The trial times copies of one kernel against the kernel itself, as candidates are timed against a baseline. It is a
+//! separate run of this program, in a temporary folder.
 
 use std::fs::File;
 use std::path::Path;

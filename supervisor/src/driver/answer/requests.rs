@@ -149,7 +149,7 @@ impl Run<'_> {
     }
 
     /// Starts to look up rows. The answer is sent when they arrive. If the database is not responding, the function
-    /// returns a refusal instead.
+    /// looks up nothing and returns a refusal.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
             let why = format!("the run's database does not answer: {}", self.records.writer.last_error());

@@ -1,4 +1,5 @@
-//! Samples the memory of the machine and of every process of the run, for the core and for the record.
+//! Samples the memory of the machine and of each process in the run. The core uses the samples to make decisions, and
+//! the run writes them to its record.
 //!
 //! This file keeps the set of watched processes and the high-water marks of the run. The files in `/proc` are read by
 //! `memory`, and the decisions are made by the core.
@@ -18,20 +19,21 @@ use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// How often slow or rarely changing figures are read: the machine's swap traffic, and the details of processes that
-/// have no limit and whose resident size is unchanged.
+/// How often to read figures that are slow to read or rarely change: the machine's swap traffic, and the details of
+/// processes that have no limit and whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
-/// The sizes of the memory files that a process is known to use, and of the memory that it shares with its zygote. Each
-/// is counted once.
+/// The sizes of the memory files that a process is known to use, and of the memory that it shares with its zygote. No
+/// page is counted in more than one field.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFiles {
-    /// Files that are charged to this process, because it is a runner that alone maps them or a worker that holds them.
+    /// Files that are charged to this process: it is either the only runner that maps them, or the worker that holds
+    /// them.
     pub own: Bytes,
     /// Files that this runner maps, but that are charged to its worker.
     pub of_worker: Bytes,
-    /// Private memory that a forked runner shares with its zygote. It is charged to the zygote while the zygote is
-    /// alive.
+    /// Copy-on-write memory that a forked runner still shares with its zygote. It is charged to the zygote while the
+    /// zygote is alive.
     pub inherited: Bytes,
 }
 
@@ -43,7 +45,7 @@ struct Watched {
     files: MemoryFiles,
     /// The pid of the zygote from which the process was forked, if the two still share memory.
     copy_of: Option<u32>,
-    /// Whether the memory of descendants is charged to the process. This is so for a compiler.
+    /// Whether the memory of descendants is charged to the process. True only for compilers.
     counts_descendants: bool,
     /// The time at which the process was first watched.
     since: Instant,
@@ -95,7 +97,7 @@ impl Watched {
     }
 }
 
-/// The machine's swap traffic. It is read rarely, because Linux's file with these figures is long.
+/// The machine's swap traffic. It is read rarely, because `/proc/vmstat` is long.
 struct Traffic {
     first: SwapTraffic,
     last: SwapTraffic,
@@ -113,12 +115,12 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// The starting point for the moments that are passed to `pace`.
+    /// The instant from which the times that are passed to `pace` are measured.
     began: Instant,
-    /// The details of the last sample, for the record.
+    /// The details of the last sample, which are written to the run's record.
     pub latest: RunSample,
     due: Instant,
-    /// The longest turn of the main loop so far.
+    /// The duration of the longest iteration of the main loop so far.
     pub longest_turn: Duration,
 }
 
@@ -185,7 +187,7 @@ impl Sampler {
         }
     }
 
-    /// Returns how long the process has been watched. This is nearly its age.
+    /// Returns how long the process has been watched, which is slightly less than its age.
     pub fn age(&self, process: Process) -> Option<Duration> {
         Some(self.watched.get(&process)?.since.elapsed())
     }
@@ -344,8 +346,8 @@ impl Sampler {
     }
 }
 
-/// Returns the private memory: anonymous memory (without `inherited`, which another process owes), swapped memory, page
-/// tables, and shared memory outside the known memory files.
+/// Returns the memory that only this process owes: anonymous memory (without `inherited`, which its zygote owes),
+/// swapped memory, page tables, and shared memory outside the known memory files.
 fn private_owed(seen: &crate::memory::procfs::ProcessSample, shared: Bytes, inherited: Bytes) -> Bytes {
     (seen.rss_anon.unwrap_or_default() - inherited)
         + seen.vm_swap.unwrap_or_default()

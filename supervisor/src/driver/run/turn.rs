@@ -4,18 +4,18 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-/// Measures the turns of one thread. A turn is the time between two waits, without the time during which the thread was
-/// ready to run but had no CPU.
+/// Measures the iterations (turns) of the loop that one thread runs. An iteration is the time between two waits,
+/// without the time during which the thread was ready to run but had no CPU.
 pub(super) struct TurnClock {
-    /// Linux's account of the thread's scheduling. `None` if Linux keeps no such account. Turns then include the time
-    /// without a CPU.
+    /// Linux's account of the thread's scheduling. `None` if Linux keeps no such account. Iterations then include the
+    /// time without a CPU.
     schedstat: Option<File>,
-    /// When the current turn began, and the thread's total time without a CPU until then. `None` during a wait.
+    /// When the current iteration began, and the thread's total time without a CPU until then. `None` during a wait.
     began: Option<(Instant, Duration)>,
-    /// The part of the current turn that has taken longest so far, and how long it took.
+    /// The part of the current iteration that has taken longest so far, and how long it took.
     part: (&'static str, Duration),
     longest: Duration,
-    /// The part that took longest in the longest turn, and how long it took.
+    /// The part that took longest in the longest iteration, and how long it took.
     longest_part: (&'static str, Duration),
 }
 
@@ -40,7 +40,7 @@ impl TurnClock {
         self.part = ("", Duration::ZERO);
     }
 
-    /// Records a part of the current turn.
+    /// Records a part of the current iteration.
     pub(super) fn part_ended(&mut self, part: &'static str, took: Duration) {
         if self.part.1 < took {
             self.part = (part, took);
@@ -50,8 +50,8 @@ impl TurnClock {
     pub(super) fn end(&mut self) {
         let Some((began, without_cpu)) = self.began.take() else { return };
         let elapsed = began.elapsed();
-        // Linux's account is read only if this turn could be the longest so far. Most turns are too short for that,
-        // even if their time without a CPU is included.
+        // Linux's account is read only if this iteration could be the longest so far. Most iterations are too short for
+        // that, even if their time without a CPU is included.
         if self.longest < elapsed {
             let took = elapsed.saturating_sub(self.without_cpu().saturating_sub(without_cpu));
             if self.longest < took {
@@ -60,8 +60,8 @@ impl TurnClock {
         }
     }
 
-    /// Returns the part that took longest in the longest turn, and how long it took. The part is a phrase that follows
-    /// "while".
+    /// Returns the part that took longest in the longest iteration, and how long it took. The part is a phrase that
+    /// follows "while".
     pub(super) fn longest_part(&self) -> (&'static str, Duration) {
         self.longest_part
     }

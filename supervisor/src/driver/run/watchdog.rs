@@ -165,7 +165,7 @@ impl Watchdog {
         }
     }
 
-    /// Logs the longest turn of the loop, and the part of it that took longest.
+    /// Logs how long the longest iteration of the loop took, and which part of it took longest.
     pub(crate) fn log_longest_turn(&self) {
         let (part, took) = self.turns.longest_part();
         tracing::info!(

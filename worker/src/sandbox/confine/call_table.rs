@@ -1,8 +1,9 @@
-//! The system calls that sandboxed processes are refused, grouped by purpose, with their numbers on both architectures.
+//! The system calls that are denied to sandboxed processes, grouped by purpose, with their numbers on x86-64 and
+//! AArch64.
 //!
-//! The table contains the numbers of both architectures, so that a test on one architecture also finds a number that
-//! occurs twice on the other, and so that a call can be refused before the C library's headers define it. `calls`
-//! decides which groups are refused to which processes, and refuses further calls depending on their arguments.
+//! The table lists both architectures, so that the test for duplicate numbers covers both wherever it runs. It does not
+//! use the constants of the `libc` crate, which may not define the newest calls yet. `calls` decides which groups are
+//! denied to which processes, and refuses further calls depending on their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,8 @@ const fn everywhere(name: &'static str, number: u16) -> Call {
     both(name, number, number)
 }
 
-// These calls are not always refused, or not with EPERM. `calls` decides when they are refused, and with which error.
+// These calls are refused only in some cases, or with an error other than EPERM. `calls` decides when they are refused,
+// and with which error.
 pub(super) const CLONE: Call = both("clone", 56, 220);
 pub(super) const CLONE3: Call = everywhere("clone3", 435);
 pub(super) const OPEN: Call = x86("open", 2);
@@ -76,7 +78,7 @@ pub(super) const NETWORK: &[Call] = &[
     both("sendmmsg", 307, 269),
 ];
 
-/// Calls that move mappings, or that allocate memory that no limit counts.
+/// Calls that move mappings, or that allocate memory that is not subject to any limit.
 pub(super) const MEMORY: &[Call] = &[
     both("memfd_create", 319, 279),
     everywhere("memfd_secret", 447),
@@ -188,8 +190,8 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 /// runner is being timed.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), both("setrlimit", 160, 164)];
 
-/// Calls that make Linux allocate memory, or keep unmapped pages allocated, in amounts that no limit on a process
-/// counts.
+/// Calls that make Linux allocate memory, or keep unmapped pages allocated, without counting towards any limit on the
+/// process.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -202,7 +204,7 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     everywhere("landlock_create_ruleset", 444),
     everywhere("landlock_add_rule", 445),
     everywhere("landlock_restrict_self", 446),
-    // With a filter of its own, a candidate could also delay a call for any length of time, and so delay its stop.
+    // With its own filter, a candidate could also block a call indefinitely, and thereby delay the stop of its runner.
     both("seccomp", 317, 277),
     // A shadow stack, like a mapping that grows downwards, does not count as private memory.
     everywhere("map_shadow_stack", 453),

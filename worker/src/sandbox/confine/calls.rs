@@ -1,4 +1,4 @@
-//! The seccomp filter, which refuses certain system calls to a sandboxed process, some of them only with certain
+//! The seccomp filter, which denies certain system calls to a sandboxed process, some of them only with certain
 //! arguments.
 //!
 //! Most refused calls fail with EPERM, so that the candidate can handle the error. A few fail with ENOSYS, so that the

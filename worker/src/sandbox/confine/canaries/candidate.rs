@@ -237,7 +237,7 @@ pub(super) fn attempt_forbidden_operations() {
     answer_io("send_to_worker", sent.map_err(std::io::Error::from));
 }
 
-/// Attempts to use kernel memory that no limit counts, and to disturb other processes.
+/// Attempts to use kernel memory that is not subject to any limit, and to disturb other processes.
 fn use_unlimited_memory() {
     // SAFETY: each of these is a plain system call that should be refused; pointers are null or point to our memory.
     unsafe {

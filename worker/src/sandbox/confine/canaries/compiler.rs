@@ -120,8 +120,8 @@ pub(super) fn builds_and_leaves_its_folder() {
     answer_io("read_outside", File::open(secret));
     answer_io("read_shadow", File::open("/etc/shadow"));
     answer_io("socket", std::net::UdpSocket::bind("127.0.0.1:0"));
-    // Calls that are refused to the compiler are refused to its children too. SAFETY: plain system calls in a child
-    // that ends at once.
+    // Calls that the compiler may not make are refused in its children too. SAFETY: plain system calls in a child that
+    // ends at once.
     unsafe {
         match libc::fork() {
             0 => {

@@ -1,4 +1,4 @@
-//! Tests that every allocation function records the size of a request that was refused to a library.
+//! Tests that every allocation function records the size of a library's request for memory when the request is refused.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -141,8 +141,7 @@ pub(super) fn start_with(
 }
 
 impl RunningScenario {
-    /// Waits for the scenario's end. Returns its output, parsed from `name=answer` lines, and the way in which it
-    /// ended.
+    /// Waits for the scenario's end. Returns its output, parsed from `name=answer` lines, and how it ended.
     pub(super) fn finish(mut self) -> (BTreeMap<String, String>, End) {
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("the output is UTF-8");

@@ -58,7 +58,7 @@ pub(crate) struct CardDriver {
     kernels: BTreeMap<u64, CUfunction>,
     /// The number of the last mark, module or kernel.
     last_number: u64,
-    /// The events of those marks that are not known to be reached, by number.
+    /// The events of the marks that are not known to have been reached, keyed by the mark's number.
     recorded: BTreeMap<u64, CUevent>,
     /// Events that can be reused.
     idle: Vec<CUevent>,
