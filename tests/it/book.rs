@@ -8,7 +8,7 @@
 //! - `<!-- run with torch -->` or `<!-- run with torch: EXIT_CODE -->`: commands that are skipped without torch;
 //! - `<!-- record -->`: commands that need torch; without torch, the test copies captures that the same script made;
 //! - `<!-- output -->`: lines that the previous command prints, if it was run. Sizes may differ, because the sizes of
-//! files depend on the version of torch.
+//!   files depend on the version of torch.
 
 use std::path::Path;
 
