@@ -379,7 +379,7 @@ fn copied_inputs_are_covered_by_the_lease() {
 }
 
 /// There are six entries with the same content. If they come from a store, their inputs are copied, mapped and counted
-/// once. In separate files, the supervisor does not notice that the content is the same.
+/// once. In separate files, the content is not known to be the same.
 #[test]
 fn shared_inputs_of_a_store_are_copied_once() {
     let profile = |captures: std::path::PathBuf| {

@@ -21,8 +21,8 @@ use crate::report::browser::skipped;
 use crate::results::plans::{Plan, SOFTMAX};
 
 const MIB: u64 = 1 << 20;
-/// How long a runner is stopped. A call may take one second, so this is too long. The test sleeps for this time,
-/// because there is no event to wait for.
+/// How long a runner is stopped. This is longer than a call may take, which is one second. The test sleeps for this
+/// time, because there is no event to wait for.
 const RUNNER_STOP: Duration = Duration::from_secs(3);
 /// How long a supervisor is stopped. This is longer than the 30 s for which its workers wait for its answer before they
 /// end.

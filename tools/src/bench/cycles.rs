@@ -46,8 +46,8 @@ pub(crate) struct Arguments {
 const ALLOWED_US: f64 = 5_000.0;
 /// The largest number of bytes that an idle worker may owe.
 const MAX_IDLE: u64 = 8 << 20;
-/// The allowed growth of the supervisor's resident and owed memory, in MiB. The growth is measured after the settling
-/// phase, from its first quarter to its last.
+/// The allowed growth of the supervisor's resident and owed memory, in MiB. The growth is measured from the first
+/// quarter of the time after settling to the last quarter.
 const MEMORY_NOISE_MIB: f64 = 1.0;
 /// The number of cycles at the start during which memory may grow. It is at most a tenth of all cycles.
 const SETTLING: usize = 100;

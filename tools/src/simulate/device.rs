@@ -37,8 +37,8 @@ pub(crate) struct Card {
     greedy: BTreeMap<UnitId, bool>,
     /// The time of the next regular sample of the device. Events can cause further samples in between.
     next_sample: Moment,
-    /// The unattributed memory in the last sample at which no worker was on the device and ended workers held no
-    /// memory.
+    /// The unattributed memory in the last sample at which no worker was on the device and no memory of ended workers
+    /// was charged.
     foreign: Option<Bytes>,
 }
 

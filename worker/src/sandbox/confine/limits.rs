@@ -54,8 +54,8 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
     Ok(protections)
 }
 
-/// Limits the number of processes. Call this after the process has changed its user, because it depends on the user
-/// which processes the limit counts, and whether it has any effect.
+/// Limits the number of processes. Call this after the process has changed its user, because the user determines
+/// which processes the limit counts, and whether the limit has any effect.
 pub(super) fn limit_processes(
     limit: ProcessLimit,
     shares_user: bool,
