@@ -22,7 +22,7 @@ const PIECE: u64 = 64 << 10;
 pub(crate) struct MadeChange {
     dtype: DType,
     /// The sum, over all elements, of the part of the change that was made times the square of the change. The part is
-    /// limited to the range from 0 to 1, so an element that changes by more than it should does not make up for another.
+    /// clamped to the range 0 to 1, so an element that changes by more than it should does not make up for another one.
     made: f64,
     squares: f64,
     fourth_powers: f64,
