@@ -180,7 +180,7 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
 }
 
 /// The rows of the `standard` profile. For fp8, `rtol` is the largest relative step between neighbouring values (2^-3
-/// and 2^-2) and `atol` is the smallest subnormal. Together, they allow a difference of one step anywhere.
+/// and 2^-2) and `atol` is the smallest subnormal. The two together allow a difference of one step anywhere.
 fn standard(dtype: DType) -> Row {
     match dtype {
         DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),

@@ -135,7 +135,8 @@ impl ReadAhead {
         it
     }
 
-    /// Returns true if a large input is not wholly in the cache, and Linux reports the cached pages of all large inputs.
+    /// Returns true if a large input is not wholly in the cache, and Linux reports the cached pages of all large
+    /// inputs.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
