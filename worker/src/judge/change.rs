@@ -1,4 +1,4 @@
-//! Measures how much of a small change to an argument, as it is expected from the call, a kernel has made.
+//! Measures what share of a small, expected change to an argument a kernel has made.
 //!
 //! If a change is hardly larger than the rounding error, the relative L2 error cannot distinguish a kernel that leaves
 //! the change out from a correct kernel that rounds differently. But the direction of the errors can: rounding errors
@@ -22,7 +22,7 @@ const PIECE: u64 = 64 << 10;
 pub(crate) struct MadeChange {
     dtype: DType,
     /// The sum, over all elements, of the part of the change that was made times the square of the change. The part is
-    /// limited to between 0 and 1, so an element that changes by more than it should does not make up for another one.
+    /// clamped to the range 0 to 1, so an element that changes by more than it should does not make up for another one.
     made: f64,
     squares: f64,
     fourth_powers: f64,
@@ -46,8 +46,8 @@ impl MadeChange {
             for ((before, expected), actual) in parts(before).zip(parts(expected)).zip(parts(actual)) {
                 let change = expected - before;
                 let share = ((actual - before) / change).clamp(0.0, 1.0);
-                // Two zeros of different sign make the share NaN, and are no change. Numbers that are not finite are
-                // judged by the comparison of elements.
+                // Two zeros of different sign are no change: the share is NaN, or `square` is 0. Numbers that are not
+                // finite are judged by the comparison of elements.
                 if share.is_finite() && change.is_finite() {
                     let square = change * change;
                     self.made += share * square;

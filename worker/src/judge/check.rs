@@ -105,8 +105,8 @@ impl OutputCheck<'_> {
     }
 }
 
-/// Returns true if a comparison failed because of the recorded data. In this case the capture is to blame, not the
-/// worker.
+/// Returns true if a comparison could not be made because of the recorded data. In this case the capture is to blame,
+/// not the worker.
 pub(crate) fn is_capture_fault(error: &CompareError) -> bool {
     matches!(
         error,

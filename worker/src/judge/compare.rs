@@ -192,7 +192,7 @@ impl Comparison {
     }
 }
 
-/// Compares an expected output with an actual one. Allocates at most two chunks of memory.
+/// Compares an expected output with an actual one. Needs memory for at most two chunks.
 pub fn compare<'s>(
     expected: &'s mut dyn BytesSource,
     actual: &'s mut dyn BytesSource,

@@ -241,7 +241,7 @@ impl Walk {
                 count *= whole;
                 continue;
             }
-            // A binary search finds the largest part of the axis that fits.
+            // A larger part has a larger span, so a binary search finds the largest part of the axis that fits.
             let (mut low, mut high) = (1, whole);
             while high - low > 1 {
                 let middle = low + (high - low) / 2;

@@ -37,8 +37,8 @@ const MOST_OVER_MEDIAN: f64 = 32.0;
 /// 1e-3, and the rounding errors of a correct kernel would be rejected.
 ///
 /// The median alone would be too small for activations. For example, a GELU whose inputs are mostly negative has mostly
-/// tiny outputs. Each of these is computed as the difference of numbers near 1, so even torch's results have errors of
-/// up to 1e-6.
+/// tiny outputs. Each of these is computed as the difference of numbers near 1, so even torch's own results have
+/// errors of up to 1e-6 there.
 ///
 /// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. The
 /// position of this element in its interval varies, because with a fixed position, all samples of a matrix whose sizes

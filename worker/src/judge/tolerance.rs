@@ -128,7 +128,7 @@ fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
 }
 
-/// Returns the largest relative error that rounding to this type can cause. If some elements of a tensor were rounded
+/// Returns the largest relative error that rounding to this type can cause. If the elements of a tensor were rounded
 /// twice instead of once, the tensor's relative L2 error is smaller than this.
 fn rounding(dtype: DType) -> f64 {
     let bits_of_precision = match part(dtype) {
@@ -180,7 +180,7 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
 }
 
 /// The rows of the `standard` profile. For fp8, `rtol` is the largest relative step between neighbouring values (2^-3
-/// and 2^-2) and `atol` is the smallest subnormal. Both allow a difference of one step anywhere.
+/// and 2^-2) and `atol` is the smallest subnormal. The two together allow a difference of one step anywhere.
 fn standard(dtype: DType) -> Row {
     match dtype {
         DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),

@@ -1,7 +1,7 @@
 //! Copies bytes from a source to a device in chunks, through a ring of slots in host memory.
 //!
 //! While one slot is being filled, the contents of the others can be copied to the device. Slots are freed only when
-//! the ring is dissolved. A ring asks its device for every slot whose copy has ended, so no other code may use slots of
+//! the ring is dissolved. A ring takes back whichever slot its device returns next, so no other code may use slots of
 //! that device.
 
 use std::io;

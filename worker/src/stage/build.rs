@@ -380,8 +380,9 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
     })
 }
 
-/// Returns the first line that a compiler prints for `--version`, or `None` if it prints nothing or exits with an
-/// error. Each program is asked only once. The program may be a script that hangs, so it is confined like a build.
+/// Returns the first line that a compiler prints for `--version`. Returns `None` if it prints nothing, exits with an
+/// error or does not end in time. Each program is asked only once. The program may be a script that hangs, so it is
+/// confined like a build.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -82,8 +82,8 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
 }
 
 /// Splits an error text into the status that its prefix stands for and the rest of the text. The worker's glue code
-/// writes these prefixes. A candidate could write one too, but would gain nothing, because every prefix stands for a
-/// failure.
+/// writes these prefixes. A candidate could write one too, but would gain nothing, because no prefix stands for a
+/// success.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }

@@ -58,8 +58,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// Looks in the bands for a byte that is not `expected`. Returns its offset from the buffer's end (0 is the first byte
-    /// past it) or, if negative, from its start. The band before the buffer is checked first.
+    /// Looks in the bands for a byte that is not `expected`. Returns its offset from the buffer's end (0 is the first
+    /// byte past it) or, if negative, from its start. The band before the buffer is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;
@@ -70,8 +70,8 @@ impl DeviceBuffer {
         Ok(behind.map(signed))
     }
 
-    /// Returns 0 for an address in the buffer, 1 for the first byte past its end (unlike `damage`), and a negative number
-    /// for an address before its start.
+    /// Returns 0 for an address in the buffer, 1 for the first byte past its end (unlike `damage`), and a negative
+    /// number for an address before its start.
     fn past(&self, address: u64) -> i64 {
         if address < self.address {
             -signed(self.address - address)

@@ -1,8 +1,8 @@
 //! The `Device` of `crate::residency` in a card's memory: allocates buffers under a cap, and copies in order on a
 //! separate queue.
 //!
-//! The cap is checked before memory is requested from the driver. Dropping it releases buffers that a failed load has
-//! left behind.
+//! The cap is checked before memory is requested from the driver. Dropping a `CudaMemory` releases the buffers that a
+//! failed load has left behind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

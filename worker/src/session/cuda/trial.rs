@@ -145,8 +145,8 @@ impl TrialDevice {
         limit: Duration,
     ) -> Result<TrialEnd, DriverError> {
         let mut driver = self.driver.lock();
-        // The emulated device checks every access against the allocation. A band would be part of that, and would hide
-        // a store beyond the buffer's end.
+        // The emulated device checks every access against the allocation. A band would be part of the allocation, and so
+        // hide a store beyond the buffer's end.
         let band = if driver.card().checks_accesses { 0 } else { BAND };
         let mut placed = Vec::new();
         for buffer in buffers {

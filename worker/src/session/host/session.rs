@@ -193,7 +193,7 @@ impl<'b> HostSession<'b> {
         fill: impl FnOnce(&Outputs) -> io::Result<()>,
     ) -> Result<(), SessionError> {
         let (outputs, recorded) = (&self.outputs[entry], self.entries[entry].as_ref());
-        // An output that the candidate returns has no value before the call, so nothing is restored for it.
+        // An output that is not an argument has no value before the call, so nothing is restored for it.
         let restore = |(number, output)| {
             recorded.before(output, |at, bytes| outputs.write(number, slots.clone(), at, bytes))
         };

@@ -17,8 +17,8 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Places a thread of the stopped process `pid`, if that is needed and possible. It is never the first thread, which
-    /// makes the calls.
+    /// Places a thread of the stopped process `pid`, if that is needed and possible. It is never the first thread,
+    /// which makes the calls.
     pub(super) fn of(pid: u32, threads: u32) -> Option<Self> {
         if threads < 2 {
             return None;

@@ -1,8 +1,8 @@
-//! Maps outputs to read single elements of them at the moment when a candidate reports that it is done, and again once
-//! the runner is stopped.
+//! A mapping of outputs, from which single elements are read at the moment when a candidate reports that it is done,
+//! and again once the runner is stopped.
 //!
 //! All other reads of outputs use `pread` while the runner is stopped. `pread` is not used here because it would take
-//! longer, and a timed block ends only after the first of these reads.
+//! longer, and a timed block ends only after the elements have been read for the first time.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

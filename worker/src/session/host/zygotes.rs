@@ -122,8 +122,8 @@ impl Zygotes {
         }
     }
 
-    /// Lets the zygote move memory into huge pages and make a copy for the next runner, without waiting for it. Nothing may
-    /// be timed meanwhile.
+    /// Lets the zygote move memory into huge pages and make a copy for the next runner, without waiting for it. Nothing
+    /// may be timed meanwhile.
     pub(super) fn copy_ahead(&self, link: &Link, wanted: &Wanted, output: Bytes) {
         if let Some(zygote) = self.current.borrow().as_ref()
             && zygote.wanted == *wanted

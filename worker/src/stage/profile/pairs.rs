@@ -37,7 +37,7 @@ pub(super) struct Pairs {
     pub(super) spent: Duration,
     /// The pairs whose times are added up to the only sample of KernelForge's protocol.
     pub(super) parts: Vec<Timed>,
-    /// For each side, the range of idle rounds between the first pair and the last.
+    /// For each side, the range of the idle rounds since the first pair. `end` excludes those after the last pair.
     rounds_among: Vec<Range<usize>>,
     least_calls: u32,
     most_calls: u32,

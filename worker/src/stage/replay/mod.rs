@@ -55,7 +55,7 @@ pub(crate) fn run<B: Backend>(
     head: &mut Head,
 ) -> Replayed {
     let result = try_run(backend, progress, task, head);
-    // An error that makes a context unusable, or a panic in the driver, may cause a failure only in the pool's thread.
+    // An error that ends a context, or a panic in the driver, may be noticed only in the pool's thread.
     let pool_failed = matches!(
         result,
         Err(ReplayError::Steps(StepsError::Pool {

@@ -1,7 +1,7 @@
 //! Plans which tensors a replay's pool loads and evicts at each step. The whole plan is computed before the first step.
 //!
 //! The whole schedule is known, so the constant whose next use is farthest away can be evicted first (Belady's
-//! algorithm). Prefetching a constant does not evict constants that are used earlier or by the running step. The plan
+//! algorithm). Prefetching a constant does not evict constants that are used before it or by the running step. The plan
 //! depends only on `Wanted`.
 
 use opt_shared::replay::PoolFloor;

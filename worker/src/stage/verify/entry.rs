@@ -1,5 +1,5 @@
-//! Decides the status of an entry by calling it several times. Before each call, the outputs are filled with a
-//! different poison.
+//! Decides the status of an entry from several calls. Before each call, the outputs are filled with a poison, which
+//! differs between successive calls.
 //!
 //! `calls` makes the single calls. `verify` starts and ends the session, and goes from entry to entry.
 

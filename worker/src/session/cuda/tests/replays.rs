@@ -119,7 +119,7 @@ fn write_into_a_constant_that_was_loaded_ahead_is_noticed_at_its_first_use() {
     let calls = AtomicU32::new(0);
     let kernel = move |memory: &mut FakeMemory, params: &[u64]| {
         if calls.fetch_add(1, Ordering::Relaxed) == 1 {
-            // To keep the tensor's alignment, the allocation may be larger than the tensor, but by less than 64 bytes.
+            // To keep its alignment, the tensor may begin after the start of its allocation, but by less than 64 bytes.
             let second = usize::try_from(SECOND).expect("small");
             memory.damage(second..second + 64);
         }

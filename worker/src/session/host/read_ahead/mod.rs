@@ -135,7 +135,8 @@ impl ReadAhead {
         it
     }
 
-    /// Returns true if a large input is not wholly in the cache, and Linux reports the cached pages of all large inputs.
+    /// Returns true if a large input is not wholly in the cache, and Linux reports the cached pages of all large
+    /// inputs.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
@@ -326,7 +327,7 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
-        // The limit on steps ahead of the candidate applies to all inputs together, so the inputs share it.
+        // All inputs together may be `LONG_STEPS_AHEAD` steps ahead of the candidate, so each gets a share of these.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);

@@ -49,7 +49,7 @@ pub(super) struct ReadaheadPolicy {
     ended: bool,
 }
 
-/// The state of a window. The numbers are numbers of pages.
+/// The state of a window. The integers are numbers of pages.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     /// The pages that were in the cache before the candidate ran.

@@ -34,9 +34,10 @@ pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
 }
 
-/// Returns a value from `low` up to but excluding `high`, which is the next captured value. All representable values
-/// are equally likely. Returns `low` itself if there is no value in between, if the signs differ, or if one of the two
-/// is zero. (Most floats between zero and another value are so small that computing with them is slow.)
+/// Returns a value from `low` up to but excluding `high`, which is the next captured value. The draws are spread
+/// evenly over the representable values. Returns `low` itself if there is no value in between, if the signs differ, or
+/// if one of the two is zero. (Most floats between zero and another value are so small that computing with them is
+/// slow.)
 pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], random: u32) -> [u8; WIDTH] {
     let (a, b) = (bits(low), bits(high));
     let sign = sign::<WIDTH>();
@@ -142,7 +143,7 @@ fn of_order<const WIDTH: usize>(order: u64) -> [u8; WIDTH] {
 }
 
 /// Returns true if a value of one of the types in [`is_fresh`] is finite. Both 16-bit types are compared with the bits
-/// of float16's infinity. In bfloat16, only enormous values have such bits.
+/// of float16's infinity. In bfloat16, only enormous values reach these bits.
 fn is_finite<const WIDTH: usize>(element: [u8; WIDTH]) -> bool {
     let magnitude = bits(element) & (sign::<WIDTH>() - 1);
     let infinity = match WIDTH {

@@ -105,7 +105,7 @@ pub(in super::super) fn decide<B: Backend>(
         }
         for (mut it, choice) in tried {
             if !alive {
-                // Another entry ended the session, so this entry's choice is tried again.
+                // The kernel did not load, or another entry ended the session, so this entry's choice is tried again.
                 let rest = std::iter::once(choice).chain(it.choices).collect::<Vec<_>>().into_iter();
                 open.push(Undecided { choices: rest, ..it });
                 continue;
