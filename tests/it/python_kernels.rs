@@ -247,7 +247,24 @@ fn capture_of_a_function_outside_torch_is_refused() {
 fn check_describes_the_plans_interpreter() {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::with_plan(&plan(&python, "[\"build\", \"verify\"]", &["returns"], ""));
-    scenario.run(&["check", "plan.toml"]).expect_exit(0).expect_stdout(&["with torch", "runners"]);
+    scenario.run(&["check", "plan.toml"]).expect_exit(0).expect_stdout(&[
+        "with torch",
+        "zygote",
+        "interpreters",
+    ]);
+}
+
+#[test]
+fn peak_memory_of_python_kernels_is_predicted() {
+    let Some(python) = interpreter() else { return };
+    let scenario = Scenario::with_plan(&plan(&python, "[\"build\", \"verify\"]", &["returns"], ""));
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let memory = &summary.document["memory"];
+    let bytes = |name: &str| memory[name].as_f64().expect("a number of bytes");
+    let share = bytes("peak_owed_bytes") / bytes("predicted_peak_owed_bytes");
+    // With the pinned version of torch, the peak is 8 % below the prediction. The bounds leave room for other versions.
+    assert!((0.8..1.1).contains(&share), "the run owed {share} of its prediction: {memory}");
 }
 
 #[test]
