@@ -1,9 +1,9 @@
-//! Refuses views that take much longer to read than the size of their file suggests. Examples are a few bytes repeated
-//! 2^36 times, a single element in each page, and interleaved rows, for each of which the whole storage is read.
+//! Refuses views that take much longer to read than the size of their file suggests. Examples: a few bytes repeated
+//! 2^36 times; one element per page; interleaved rows, where reading each row means reading the whole storage.
 //!
-//! The limits do not apply to most inputs of a kernel, because these are mapped, regardless of their strides. They
-//! apply to tensors that are read element by element: outputs, which are compared, and views of conjugates or
-//! negatives, which are written out.
+//! Most inputs of a kernel are exempt from the limits: they are memory-mapped, whatever their strides. The limits apply
+//! to tensors that are read element by element: outputs, because they are compared, and conjugated or negated views,
+//! because their values have to be computed.
 
 use crate::capture::{Tensor, bytes_read};
 use crate::units::Bytes;
@@ -81,7 +81,7 @@ mod tests {
             walkable(&view(&[1 << 18, 1 << 18], &[1, 1 << 12])),
             Err(HeavyView::Repeated { elements })
         );
-        // With a step of 257 elements, each element is read separately; with a step of 256, reads are still merged.
+        // Elements that are 257 apart count as separate reads; elements that are 256 apart are still read together.
         let reads = MAX_SCATTERED_READS + 1;
         assert_eq!(walkable(&view(&[reads], &[257])), Err(HeavyView::Scattered { reads }));
         assert_eq!(walkable(&view(&[reads], &[256])), Ok(()));
@@ -89,10 +89,11 @@ mod tests {
             walkable(&view(&[1 << 13, 1 << 14], &[300, 301])),
             Err(HeavyView::Scattered { reads: 1 << 27 })
         );
-        // The last axis allows long reads: a transposed matrix is read row by row.
+        // This transposed matrix is accepted: elements are far apart only along its last axis, so only 2^20 reads are
+        // counted.
         assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));
         assert_eq!(walkable(&view(&[0, 1 << 40], &[1 << 20, 0])), Ok(()));
-        // The storage has 16 GiB, and is read once for each of 1,024 rows.
+        // The storage is 16 GiB and is read once for each of the 1,024 rows.
         let bytes = bytes_read(&view(&[1 << 10, 1 << 22], &[1, 1 << 10]));
         assert!(Bytes::new(15 << 40) < bytes, "{bytes}");
         assert_eq!(

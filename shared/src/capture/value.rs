@@ -13,8 +13,8 @@ use super::store::BlobId;
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// A value of a pickle. Objects that are shared in the pickle are shared here too (`Arc`), except around cycles, so a
-/// small file cannot become a large tree.
+/// A value of a pickle. Objects shared in the pickle are shared here too (through `Arc`), so a small file cannot become
+/// a large tree. Cycles are the exception; their number is limited.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     None,
@@ -62,8 +62,8 @@ pub enum Value {
     Cycle(Arc<str>),
 }
 
-/// An object of an unknown class, an unknown function or a module attribute, as the pickle describes it. Nothing in it
-/// was looked up, created or called.
+/// An unknown function, a module attribute, or an instance of an unknown class, as described by the pickle. Nothing in
+/// it was looked up, created or called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
     /// `module.name` as in the pickle.
@@ -76,17 +76,18 @@ pub struct Object {
 /// How Python would create an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Creation {
-    /// The object with that name itself, without a call.
+    /// The named object itself; nothing is called.
     Named,
-    /// A call with these arguments. Members of enums and many other objects are created like this.
+    /// A call with these arguments. Enum members and many other objects are created like this.
     Called(Arc<[Value]>),
-    /// `__new__` with these arguments, without the constructor. Named tuples and data classes are created like this.
+    /// A call of `__new__` with these arguments; `__init__` is not called. Named tuples and data classes are created
+    /// like this.
     New(Arc<[Value]>),
 }
 
 impl Object {
-    /// The value of an enum's member. Any object that was made by a call with one plain value, and has no further
-    /// state, is treated as a member.
+    /// The value of an enum member. Any object that was made by a call with one plain value, and has no further state,
+    /// is treated as an enum member.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Creation::Called(arguments) if self.state.is_empty() => match &**arguments {
@@ -104,7 +105,7 @@ impl Object {
     }
 
     /// The items of a named tuple. Any object that was made by `__new__` with arguments, and has no further state, is
-    /// treated as one.
+    /// treated as a named tuple.
     pub fn tuple_items(&self) -> Option<&[Value]> {
         match &self.made {
             Creation::New(items) if self.state.is_empty() && !items.is_empty() => Some(items),
@@ -149,8 +150,8 @@ pub enum NumpyContents {
     Objects(Arc<[Value]>),
 }
 
-/// A dense strided tensor. The reader has checked that every element is within its storage, and that no product or sum
-/// of the methods below overflows.
+/// A dense strided tensor. The reader has checked that every element lies within the storage and that the arithmetic in
+/// the methods below cannot overflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// Identifies the tensor object: all occurrences of one object have the same number.
@@ -271,12 +272,14 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
 pub struct Storage {
     pub id: StorageId,
     pub bytes: Bytes,
-    /// Offset of the storage's first byte in the capture file or, in a store, in the blob or the manifest.
+    /// Offset of the storage's first byte. In a store, it is counted within the blob or the manifest, otherwise within
+    /// the capture file.
     pub file_offset: u64,
-    /// In a store, the blob that contains the storage; `None` if the manifest contains it, and outside a store.
+    /// The blob that contains the storage. `None` if the storage is empty or in the manifest, or if the capture is not
+    /// in a store.
     pub blob: Option<BlobId>,
-    /// CRC of the whole record. `None` if the writer did not compute one, in torch's old format, and for an empty
-    /// storage without a record.
+    /// CRC of the whole record. `None` if the writer computed none, if the file is in torch's old format, or if the
+    /// storage is empty and has no record.
     pub crc32: Option<u32>,
     /// The record's name (`data/0`), or the key in torch's old format.
     pub name: String,

@@ -1,8 +1,8 @@
 //! Measures how much of its time limit a runner or a compiler has used.
 //!
-//! The worker adds up the times for which it waited for the process. Each wait counts for at most its nominal length,
-//! even if it takes longer because the machine is suspended, the process tree is frozen, or the worker gets no CPU. The
-//! time for which the process's first thread waited for a CPU extends the limit, up to a bound.
+//! The worker adds up how long it has waited for the process. No wait counts for more than its nominal length, even if
+//! it takes longer because the machine is suspended, the process tree is frozen, or the worker gets no CPU. Time that
+//! the process's first thread spends waiting for a CPU is added to the limit, up to a maximum.
 
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,15 @@ pub(crate) struct Timeout {
     spent: Duration,
     /// The time at which the last wait ended.
     since: Instant,
-    /// The time for which the process's first thread had already waited for a CPU when this was first read. It is
-    /// subtracted from later readings.
+    /// How long the process's first thread had waited for a CPU at the first reading. This is subtracted from later
+    /// readings.
     queued_before: Option<Duration>,
-    /// The total length of the waits that do not count, because the process was found stopped after them.
+    /// The total length of waits that are ignored because the process turned out to be stopped.
     stopped: Duration,
     scope: StopScope,
 }
 
-/// The processes that are checked for a stop, which would explain why a process does not end.
+/// Which processes to check when a process does not end: one of them may have been stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopScope {
     Process,
@@ -35,12 +35,12 @@ pub(crate) enum StopScope {
     Tree,
 }
 
-/// While somebody else has stopped the process, waits of up to this total do not count. Later waits count as usual.
+/// Waits during which the process is stopped from outside are ignored, up to this total. Later waits count as usual.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
-/// The shortest wait after which the process is checked for a stop. A shorter wait may be part of a timed block, which
-/// a check would disturb.
+/// The shortest wait after which the worker checks whether the process is stopped. A shorter wait may be part of a
+/// timed block, and the check would disturb it.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
-/// The largest number of processes of a tree that are checked. A compiler is allowed far fewer.
+/// The largest number of processes that are checked in a tree. A compiler is allowed far fewer.
 const MAX_TREE: usize = 1024;
 
 impl Timeout {
@@ -60,7 +60,7 @@ impl Timeout {
         Self { scope, ..self }
     }
 
-    /// Counts the wait that has just ended, for at most `nominal`. Returns true if the time limit has been reached.
+    /// Adds the wait that has just ended, but no more than `nominal`. Returns true if the time limit has been reached.
     pub(crate) fn ends_after(&mut self, nominal: Duration) -> bool {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
@@ -86,8 +86,8 @@ pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason 
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate can cause neither of
-/// these stops itself.
+/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate cannot bring about
+/// either kind of stop itself.
 fn is_stopped(pid: u32, scope: StopScope) -> bool {
     let mut tree = vec![pid];
     let mut next = 0;
@@ -120,7 +120,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the time for which the process's first thread has waited for a CPU, or `None` if Linux does not count it.
+/// Returns how long the process's first thread has waited for a CPU, or `None` if Linux does not count it.
 fn queued(pid: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

@@ -1,6 +1,6 @@
 //! Implements the fast path of the race detector, which records the accesses of all lanes of a warp at once. It is used
-//! if these cannot race with any access since the last barrier for all threads. Other accesses are recorded one by one,
-//! which also shows which lane causes a race.
+//! when these accesses cannot race with any access made since the last block-wide barrier. All other accesses are
+//! recorded one by one, so that the lane that causes a race is known.
 
 use super::{Races, Stamp};
 use crate::execute::lanes;
@@ -17,8 +17,8 @@ pub struct Row {
 /// The bits of a stamp that hold the thread.
 const THREAD: u64 = 0x3ff;
 
-/// Whether the recorded access `known` cannot race with an access by the thread of `stamp`. Accesses before `old` are
-/// ordered before all accesses from now on.
+/// Returns true if the recorded access `known` is safe from a race with the thread in `stamp`. Anything recorded before
+/// `old` happened before the last block-wide barrier, so it cannot race with later accesses.
 #[inline(always)]
 fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
     (known.0 < old.0) | ((known.0 ^ stamp.0) & THREAD == 0)
@@ -26,8 +26,8 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 
 impl Races {
     /// Records the reads of the lanes. Returns false if they must be recorded one by one, for example because a byte
-    /// that they read was written since the last barrier for all threads. In this case, some reads may have been
-    /// recorded already. It does no harm to record them again.
+    /// that they read was written since the last block-wide barrier. In this case, some reads may have been recorded
+    /// already. It does no harm to record them again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
@@ -45,7 +45,7 @@ impl Races {
                         continue;
                     }
                     Run::Same => {
-                        // Only two readers of a part are remembered, which are enough.
+                        // Only two readers per part are remembered; two are enough.
                         let known = if eight[0] == last { repeats + 1 } else { 0 };
                         for lane in known..2 {
                             if !self.read_part(eight[0], Stamp(stamp.0 + lane - known)) {
@@ -107,8 +107,8 @@ impl Races {
         true
     }
 
-    /// Records the reads of eight consecutive parts by eight lanes, beginning with the thread of the stamp. Returns
-    /// false if the reads must be recorded one by one.
+    /// Records that eight consecutive lanes, starting with the thread in `stamp`, each read one of eight consecutive
+    /// parts. Returns false if the reads must be recorded one by one.
     #[inline(always)]
     fn read_eight(&mut self, at: u32, stamp: Stamp) -> bool {
         let old = Stamp::new(self.base, 0, 0);
@@ -136,9 +136,9 @@ impl Races {
     }
 
     /// Records the writes of the lanes. The lanes must write different bytes, in ascending order, and no other thread
-    /// may have accessed these bytes since the last barrier for all threads. (Reads by other threads are allowed if the
-    /// write does not change the value.) Otherwise, this returns false without having changed anything. `changed` is
-    /// the mask of the lanes whose writes change the memory's values.
+    /// may have accessed these bytes since the last block-wide barrier. (Reads by other threads are allowed if the
+    /// write does not change the value.) If these conditions are not met, nothing is changed, and false is returned.
+    /// `changed` is the mask of the lanes whose writes change values in memory.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {
@@ -186,7 +186,8 @@ impl Races {
             && (!changes || is_harmless(*one, old, stamp) && is_harmless(*two, old, stamp))
     }
 
-    /// Whether `write_eight` may record writes of consecutive parts by eight lanes.
+    /// Returns true if `write_eight` may record that eight consecutive lanes, starting with the thread in `stamp`, each
+    /// write one of eight consecutive parts.
     #[inline(always)]
     fn may_write_eight(&self, at: u32, stamp: Stamp, changed: u32) -> bool {
         let old = Stamp::new(self.base, 0, 0);

@@ -1,5 +1,5 @@
-//! Predicts how much memory the candidates of a job will owe. It applies the core's formulas to their settings and
-//! captures.
+//! Predicts how much memory the candidates of a job will owe. (CONTRIBUTING.md's glossary explains *owed memory*.) The
+//! prediction applies the core's formulas to the candidates' settings and captures.
 //!
 //! Candidates with the same settings share their figures, so only a few computations are needed for ten thousand
 //! candidates.
@@ -31,13 +31,14 @@ pub struct Needs {
     build: Arc<[StageSpec]>,
     verify: Arc<[StageSpec]>,
     profile: Arc<[StageSpec]>,
-    /// The ways to profile the candidate beside the job's baseline. `None` for the baseline itself, and in a job
-    /// without one.
+    /// The ways to profile the candidate together with the job's baseline. `None` if the candidate is the baseline, or
+    /// if the job has no baseline.
     paired: Option<Arc<[StageSpec]>>,
 }
 
 impl Needs {
-    /// Returns the way of a stage that takes the least memory, beside the baseline if there is one.
+    /// Returns the least memory-hungry way to run a stage. In the stages that time the candidate, this includes the
+    /// baseline if the candidate is timed together with one.
     pub fn least(&self, stage: Stage) -> Option<&StageSpec> {
         match stage {
             Stage::Build => self.build.last(),
@@ -45,7 +46,7 @@ impl Needs {
             Stage::Screen | Stage::Profile | Stage::Confirm => {
                 self.paired.as_ref().unwrap_or(&self.profile).last()
             }
-            // This is a stage of replays only.
+            // Only replays have this stage.
             Stage::Replay => None,
         }
     }
@@ -81,7 +82,7 @@ pub struct JobNeeds<'a> {
 }
 
 impl<'a> JobNeeds<'a> {
-    /// `stages` and `device` are the run's stages and device.
+    /// `stages` and `device` come from the run, not from the job.
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers = |distinct| {
             facts.entries_to_time(distinct, &[]).into_iter().map(|fact| fact.entry.numbers).collect()
@@ -101,7 +102,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// Leaves out screening. It makes no sense for a submitted candidate, which arrives alone.
+    /// Leaves out screening, which makes no sense for a submitted candidate, because such a candidate arrives alone.
     pub fn without_screening(self) -> Self {
         Self { screens: false, ..self }
     }
@@ -193,8 +194,8 @@ impl<'a> JobNeeds<'a> {
         predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
-    /// Returns the ways to verify. The first one uses shared runners. If a runner for each entry takes less memory, a
-    /// second way uses these. A kernel without host code has only one way.
+    /// Returns the ways to verify. In the first, entries share runners. If one runner per entry would take less memory,
+    /// there is a second way that does that. A kernel without host code has only one way.
     pub fn verify_ways(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
@@ -215,7 +216,7 @@ impl<'a> JobNeeds<'a> {
     }
 
     /// Returns the ways to profile, from the largest batches to the smallest. If `paired`, the job's baseline is timed
-    /// beside the candidate. A kernel without host code has only one way.
+    /// together with the candidate. A kernel without host code has only one way.
     pub fn profile_ways(&self, candidate: &CandidatePlan, paired: bool) -> Vec<Prediction> {
         let baseline = self
             .job
@@ -239,7 +240,7 @@ impl<'a> JobNeeds<'a> {
     }
 }
 
-/// Returns the settings that determine how much a candidate's runners may owe.
+/// Returns the settings that determine how much memory a candidate's runners may owe.
 pub fn runner_terms(candidate: &CandidatePlan) -> RunnerTerms<'_> {
     RunnerTerms { limits: &candidate.limits, launcher: candidate.source.language.kind().launcher }
 }
