@@ -1,5 +1,5 @@
 //! Implements the fast path of the race detector, which records the accesses of all lanes of a warp at once. It is used
-//! when these accesses cannot race with any access made since the last block-wide barrier. All other accesses are
+//! when these accesses cannot race with any access made since the last barrier for all threads. All other accesses are
 //! recorded one by one, so that the lane that causes a race is known.
 
 use super::{Races, Stamp};
@@ -18,7 +18,7 @@ pub struct Row {
 const THREAD: u64 = 0x3ff;
 
 /// Returns true if the recorded access `known` is safe from a race with the thread in `stamp`. Anything recorded before
-/// `old` happened before the last block-wide barrier, so it cannot race with later accesses.
+/// `old` happened before the last barrier for all threads, so it cannot race with later accesses.
 #[inline(always)]
 fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
     (known.0 < old.0) | ((known.0 ^ stamp.0) & THREAD == 0)
@@ -26,7 +26,7 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 
 impl Races {
     /// Records the reads of the lanes. Returns false if they must be recorded one by one, for example because a byte
-    /// that they read was written since the last block-wide barrier. In this case, some reads may have been recorded
+    /// that they read was written since the last barrier for all threads. In this case, some reads may have been recorded
     /// already. It does no harm to record them again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
@@ -136,7 +136,7 @@ impl Races {
     }
 
     /// Records the writes of the lanes. The lanes must write different bytes, in ascending order, and no other thread
-    /// may have accessed these bytes since the last block-wide barrier. (Reads by other threads are allowed if the
+    /// may have accessed these bytes since the last barrier for all threads. (Reads by other threads are allowed if the
     /// write does not change the value.) If these conditions are not met, nothing is changed, and false is returned.
     /// `changed` is the mask of the lanes whose writes change values in memory.
     #[inline(always)]
