@@ -26,8 +26,8 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 
 impl Races {
     /// Records the reads of the lanes. Returns false if they must be recorded one by one, for example because a byte
-    /// that they read was written since the last barrier for all threads. In this case, some reads may have been recorded
-    /// already. It does no harm to record them again.
+    /// that they read was written since the last barrier for all threads. In this case, some reads may have been
+    /// recorded already. It does no harm to record them again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
