@@ -14,7 +14,7 @@ esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly TARGET="$ARCH-unknown-linux-gnu" OUT=target/wheels MATURIN_VERSION=1.16.0
-if ! target/maturin/bin/maturin --version 2>/dev/null; then
+if [ "$(target/maturin/bin/maturin --version 2>/dev/null)" != "maturin $MATURIN_VERSION" ]; then
     python3 -m venv target/maturin
     target/maturin/bin/pip install --quiet "maturin==$MATURIN_VERSION"
 fi

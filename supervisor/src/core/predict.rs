@@ -240,10 +240,12 @@ pub fn replay(
         .saturating_add(load_limit(settings))
         .saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-    let waiting = Term { name: "next runner", bytes: formula::RUNNER_BASE };
+    // A copy of a zygote does not wait.
+    let waits = runners.iter().any(|runner| !runner.launcher.is_interpreter());
+    let waiting = waits.then_some(Term { name: "next runner", bytes: formula::RUNNER_BASE });
     let prediction = Prediction::new(
         [formula::replay(pool, bookkeeping, outputs), interpreters].concat(),
-        [beyond(largest_runner.as_slice(), steps, cores), vec![waiting]].concat(),
+        [beyond(largest_runner.as_slice(), steps, cores), waiting.into_iter().collect()].concat(),
         per_step.saturating_mul(count).saturating_add(reading_timeout(steps).saturating_mul(2)),
     );
     Prediction { decides, ..prediction }

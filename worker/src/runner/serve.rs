@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use opt_shared::causes::chain;
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
+use rustix::process::DumpableBehavior::{Dumpable, NotDumpable};
+use rustix::process::set_dumpable_behavior;
 
 use super::abi::{self, Form};
 use super::control::{
@@ -51,12 +53,17 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
         unsafe { (BorrowedFd::borrow_raw(SOCKET_FD), BorrowedFd::borrow_raw(CONTROL_FD)) };
+    // While this process waits for its setup, the worker's other runner may be executing a candidate, which must not be
+    // able to read or trace this process.
+    let _ = set_dumpable_behavior(NotDumpable);
     super::stdout::write_line_by_line();
     let Ok(page) = ControlMap::attach(control) else { return 3 };
     let page = page.leak();
     #[cfg(target_env = "gnu")]
     crate::sandbox::interpose::note_refusals_in(&page.refused_bytes);
-    match SetupFrame::receive(socket) {
+    let received = SetupFrame::receive(socket);
+    let _ = set_dumpable_behavior(Dumpable);
+    match received {
         Ok(setup_frame) => match setup_frame.setup.python.clone().filter(|_| host.is_none()) {
             Some(python) => python::host(
                 &python,

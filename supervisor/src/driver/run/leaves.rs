@@ -400,19 +400,19 @@ mod tests {
     fn runner_that_was_moved_ahead_gets_its_limits_when_it_may_begin() {
         let pid = std::process::id();
         let started = procfs::start_time(Path::new("/proc"), pid).expect("reads").expect("is there");
-        // The leaf of a process that has ended is not used for another one with the same pid. In a plain folder, that
-        // leaf is still busy, so there is an error.
-        for (announced, may_begin) in [(started, true), (started + 1, false)] {
+        // The leaf of a process that has ended is not used for another process that has the same pid.
+        for (announced, is_the_same) in [(started, true), (started + 1, false)] {
             let (root, mut leaves) = fake();
-            let memory = root.path().join(format!("memory/opt-run-k1-{WORKER}-{pid}"));
-            let is_limited = || memory.join("memory.limit_in_bytes").exists();
+            let name = format!("memory/opt-run-k1-{WORKER}-{pid}");
+            let (ahead, own) = (root.path().join(format!("{name}-{started}")), root.path().join(&name));
+            let is_limited = |leaf: &Path| leaf.join("memory.limit_in_bytes").exists();
             leaves.enclose_ahead(WORKER, pid, started);
-            wait_until(|| memory.join("cgroup.procs").exists());
-            assert!(!is_limited(), "no limit is known yet");
+            wait_until(|| ahead.join("cgroup.procs").exists());
+            assert!(!is_limited(&ahead), "no limit is known yet");
             leaves.announce((WORKER, pid), announced, Bytes::mib(100), LIMITS);
             assert_eq!(leaves.enclose(WORKER, pid), MayBegin::Later);
-            let (runner, result) = next_moved(&mut leaves);
-            assert_eq!((runner, result.is_ok(), is_limited()), ((WORKER, pid), may_begin, may_begin));
+            assert_eq!(next_moved(&mut leaves), ((WORKER, pid), Ok(())));
+            assert_eq!((is_limited(&ahead), is_limited(&own)), (is_the_same, !is_the_same));
         }
     }
 
@@ -423,10 +423,22 @@ mod tests {
         leaves.enclose_ahead(WORKER, pid, 1);
         leaves.announce((WORKER, pid), 1, Bytes::mib(100), LIMITS);
         assert_eq!(leaves.enclose(WORKER, pid), MayBegin::Later);
-        // A leaf without members was removed, so its name is free for the announced runner.
         assert_eq!(next_moved(&mut leaves), ((WORKER, pid), Ok(())));
-        let name = format!("memory/opt-run-k1-{WORKER}-{pid}/memory.limit_in_bytes");
-        assert!(root.path().join(name).exists());
+        let name = format!("memory/opt-run-k1-{WORKER}-{pid}");
+        assert!(root.path().join(&name).join("memory.limit_in_bytes").exists());
+        assert!(!root.path().join(format!("{name}-1")).exists());
+    }
+
+    #[test]
+    fn leaf_of_a_process_that_never_became_a_runner_is_emptied_at_the_end() {
+        let (root, mut leaves) = fake();
+        let pid = std::process::id();
+        let started = procfs::start_time(Path::new("/proc"), pid).expect("reads").expect("is there");
+        leaves.enclose_ahead(WORKER, pid, started);
+        let pids = root.path().join(format!("pids/opt-run-k1-{WORKER}-{pid}-{started}"));
+        wait_until(|| pids.join("cgroup.procs").exists());
+        drop(leaves);
+        assert_eq!(std::fs::read_to_string(pids.join("pids.max")).expect("a busy folder stays"), "0");
     }
 
     #[test]

@@ -127,10 +127,13 @@ impl Moves {
     fn move_ahead(&mut self, runner: RunnerKey, start_time: u64) {
         // If a process with this pid was moved ahead before, the worker has ended it by now.
         self.give_back_ahead(|it| *it == runner);
-        let Ok(leaf) = self.subtree.unlimited_leaf(&name(runner)) else { return };
-        // The worker may reap the process at any time, and another process may then get its pid.
-        let is_there = procfs::start_time(Path::new("/proc"), runner.1).ok().flatten() == Some(start_time);
-        if is_there && leaf.enter(runner.1).is_ok() {
+        // With the start time, the name is free even if an earlier leaf for this pid cannot be removed yet.
+        let name = format!("{}-{start_time}", name(runner));
+        let Ok(leaf) = self.subtree.unlimited_leaf(&name) else { return };
+        // The worker may reap the process at any time, and another process may then get its pid. A process that was
+        // moved by mistake must not be killed with the leaf.
+        let is_there = || procfs::start_time(Path::new("/proc"), runner.1).ok().flatten() == Some(start_time);
+        if is_there() && leaf.enter(runner.1).is_ok() && is_there() {
             self.ahead.insert(runner, (start_time, leaf));
         } else {
             self.subtree.put_aside(leaf);
@@ -171,6 +174,12 @@ impl Moves {
         for (_, (_, leaf)) in self.ahead.extract_if(.., |runner, _| is_chosen(runner)) {
             self.subtree.give_back(leaf);
         }
+    }
+}
+
+impl Drop for Moves {
+    fn drop(&mut self) {
+        self.give_back_ahead(|_| true);
     }
 }
 

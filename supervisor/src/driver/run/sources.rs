@@ -59,7 +59,10 @@ impl Run<'_> {
     fn handle_message(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
             FromWorker::RunnerAhead { pid, start_time } => {
-                self.machine.leaves.enclose_ahead(worker, pid, start_time);
+                // The message of a worker that has ended may arrive after the news of its end.
+                if self.machine.pool.pid(worker).is_some() {
+                    self.machine.leaves.enclose_ahead(worker, pid, start_time);
+                }
                 Ok(())
             }
             FromWorker::RunnerStarted {
