@@ -7,6 +7,7 @@
 //!  G, where the run was started     cgroup.subtree_control: +memory +pids
 //!  ├── opt-run-KEY-home             supervisor and workers: a group with controllers cannot have processes itself
 //!  ├── opt-run-KEY-worker-2-4711    one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
+//!  ├── opt-run-KEY-worker-2-4712-98 a process, with its start time, that is not a runner yet: no limits
 //!  └── …
 //! ```
 //! `memory.high` is not set, because it only slows down processes near the limit, which would distort their times.
