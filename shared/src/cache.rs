@@ -33,6 +33,8 @@ pub struct CacheGuard {
     file: Arc<File>,
     /// The number of pages that were cached before the first read; `None` if Linux does not report it.
     before: Option<u64>,
+    /// True if all pages of the file were cached before the first read.
+    found_cached: bool,
     /// The byte ranges whose pages are dropped.
     drop: Vec<Range<u64>>,
 }
@@ -41,8 +43,15 @@ impl CacheGuard {
     /// Makes a guard for a file and counts the file's cached pages. Call this before the first read of the file.
     pub fn watch(file: Arc<File>, large_job: bool) -> Self {
         let before = cached_pages(file.as_fd());
+        let pages = file.metadata().ok().map(|file| file.len().div_ceil(rustix::param::page_size() as u64));
+        let found_cached = pages.zip(before).is_some_and(|(pages, cached)| pages <= cached);
         let drop = if large_job { droppable(&file, before) } else { Vec::new() };
-        Self { file, before, drop }
+        Self { file, before, found_cached, drop }
+    }
+
+    /// Returns true if all pages of the file were cached when the guard was made.
+    pub const fn found_cached(&self) -> bool {
+        self.found_cached
     }
 
     /// Drops pages that lie before offset `end`, as far as they are in the ranges to be dropped. A long read calls this

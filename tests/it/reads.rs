@@ -98,10 +98,14 @@ fn reads(user: User) {
     };
     outcome.expect_equal(number(0, "page_by_page"), 2, "both tables were cold");
     outcome.expect_equal(number(0, "turned"), 0, "scattered rows do not cause a table to be read whole");
-    outcome.expect_equal(number(0, "ahead_bytes"), 0, "bytes read ahead");
     outcome.expect(
-        (1..4 << 20).contains(&number(0, "touched_bytes")),
-        format_args!("the reads fit 81 touched rows: {}", rows[0]),
+        (1..4 << 20).contains(&number(0, "ahead_bytes")),
+        format_args!("what is read fits 81 rows: {}", rows[0]),
+    );
+    // Pages at the edges of the tables are not watched.
+    outcome.expect(
+        number(0, "touched_bytes") <= 64 << 10,
+        format_args!("the rows that the indices name were read before the kernel: {}", rows[0]),
     );
     outcome.expect_equal(number(1, "turned"), 2, "tables read whole");
     outcome.expect(0 < number(1, "ahead_bytes"), format_args!("the tables were read ahead: {}", rows[1]));

@@ -62,6 +62,12 @@ impl EntryGuards {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }
 
+    /// Returns true if this file is watched, and was wholly cached when its guard was created.
+    pub(crate) fn found_cached(&self, file: &File) -> bool {
+        let guard = file.metadata().ok().and_then(|file| self.guards.get(&(file.dev(), file.ino())));
+        guard.is_some_and(CacheGuard::found_cached)
+    }
+
     /// Watches the file of one more entry. Call this before any part of the file is read.
     pub(crate) fn add(&mut self, entry: &EntryRef) {
         self.newest.clear();

@@ -122,7 +122,7 @@ impl Opener {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
         let recorded = Recorded::open(first, &self.signature).ok().filter(Recorded::is_in_place)?;
-        let opened = self.examine(Placed::in_files(recorded).ok()?);
+        let opened = self.examine(Placed::in_files(recorded).ok()?, &guards);
         Some(self.open_others(range, opened, guards, expected))
     }
 
@@ -175,14 +175,11 @@ impl Opener {
     fn open_entry(&self, entry: &EntryRef, guards: &mut EntryGuards) -> Result<OpenEntry, RecordedError> {
         let recorded = Recorded::open(entry, &self.signature)?;
         guards.watch_data_of(&recorded);
-        Ok(self.examine(Placed::in_files(recorded)?))
+        Ok(self.examine(Placed::in_files(recorded)?, guards))
     }
 
-    fn examine(&self, placed: Placed) -> OpenEntry {
-        let ahead = self.watched.then(|| ReadAhead::of(&placed));
-        if let Some(ahead) = &ahead {
-            ahead.read_exactly();
-        }
+    fn examine(&self, placed: Placed, guards: &EntryGuards) -> OpenEntry {
+        let ahead = self.watched.then(|| ReadAhead::of(&placed, |file| guards.found_cached(file)));
         OpenEntry { placed, ahead }
     }
 }

@@ -167,6 +167,11 @@ impl Placed {
         &self.inputs
     }
 
+    /// Returns the part of a storage that an input contains; `None` for materialised values.
+    pub(super) fn storage_part(&self, input: usize) -> Option<&StoragePart> {
+        self.storage_parts.get(input)?.as_ref()
+    }
+
     /// Returns the index of the input range of each tensor argument, in order.
     fn tensor_ranges(&self) -> impl Iterator<Item = u32> {
         self.wire.iter().filter_map(|wire| match wire {

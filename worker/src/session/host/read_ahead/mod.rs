@@ -6,26 +6,26 @@
 //! a thread of the worker watches which pages enter the cache.
 
 mod cache_view;
+mod input;
+mod named_rows;
 mod policy;
 mod touches;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use opt_shared::outcome::ReadReport;
-use opt_shared::units::Bytes;
 use rustix::fs::{Advice, fadvise};
 
 use self::cache_view::{CacheQuery, CacheView};
-use self::policy::{LONG_STEPS_AHEAD, ReadaheadPolicy, Tripwire};
+use self::input::{CheckResult, Input, View, report};
+use self::named_rows::Names;
+use self::policy::LONG_STEPS_AHEAD;
 use self::touches::{Mapped, Touches, TouchesUnknown};
 use super::placed::Placed;
 use crate::recorded::request_ahead;
@@ -34,13 +34,8 @@ use crate::runner::frame::InputRange;
 /// Inputs of fewer bytes are not watched. They are requested whole when the watch of the larger ones starts, because
 /// watching them would cost more than reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
-/// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
-/// hint.
-const MIN_LONG_READ: u64 = 4 << 20;
 /// The size of one read, in bytes.
 const SCRATCH: usize = 1 << 20;
-/// The number of windows that are checked for changes with one request.
-const GROUP: usize = 64;
 /// The pause between checks while pages are touched or read, and the longest pause otherwise.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
@@ -65,22 +60,6 @@ pub struct ReadAhead {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Whole(Vec<usize>);
 
-/// One large input that is not wholly in the cache.
-struct Input {
-    /// The index among the entry's inputs.
-    index: usize,
-    file: Arc<File>,
-    /// The file offset of its first whole page.
-    offset: u64,
-    page: u64,
-    cache: CacheView,
-    policy: ReadaheadPolicy,
-    /// Ranges still to be read, in order.
-    due: VecDeque<Range<u64>>,
-    /// A separate open file description for which Linux may read ahead. The runner's is marked for random reads.
-    in_order: Option<File>,
-}
-
 impl ReadAhead {
     /// Covers one range of a file. Only measurements use this.
     pub fn over_file(file: &Arc<File>, bytes: Range<u64>) -> Self {
@@ -90,22 +69,29 @@ impl ReadAhead {
             bytes: bytes.end.saturating_sub(bytes.start),
             address_phase: 0,
         };
-        Self::over([(file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore])
+        Self::over(std::iter::once((0, file, &range)), &[CacheQuery::CacheStat, CacheQuery::MinCore])
     }
 
-    pub(crate) fn of(placed: &Placed) -> Self {
-        let files = |range: &InputRange| placed.file(range.source);
-        let ranges = placed.inputs().iter().filter_map(|range| Some((files(range)?, range)));
-        Self::over(ranges, &[CacheQuery::CacheStat, CacheQuery::MinCore])
+    /// Examines the inputs of an entry, except those in files that are known to be wholly cached. If there are large
+    /// inputs to watch, turns Linux's read-ahead off for their files, and reads the rows that the call seems to look up.
+    pub(crate) fn of(placed: &Placed, is_cached: impl Fn(&File) -> bool) -> Self {
+        let file = |range: &InputRange| placed.file(range.source).filter(|file| !is_cached(file));
+        let ranges =
+            placed.inputs().iter().enumerate().filter_map(|(at, range)| Some((at, file(range)?, range)));
+        let mut it = Self::over(ranges, &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+        it.read_exactly();
+        it.read_named_rows(placed);
+        it
     }
 
+    /// `ranges` has inputs with their indices among the entry's inputs.
     fn over<'a>(
-        ranges: impl Iterator<Item = (&'a Arc<File>, &'a InputRange)>,
+        ranges: impl Iterator<Item = (usize, &'a Arc<File>, &'a InputRange)>,
         queries: &[CacheQuery],
     ) -> Self {
         let page = rustix::param::page_size() as u64;
         let mut it = Self { inputs: Vec::new(), small_inputs: Vec::new(), unseen: 0 };
-        for (index, (file, range)) in ranges.enumerate() {
+        for (index, file, range) in ranges {
             let end = range.file_offset + range.bytes;
             if range.bytes < WHOLE_BELOW {
                 it.small_inputs.push((Arc::clone(file), range.file_offset..end));
@@ -118,21 +104,20 @@ impl ReadAhead {
                 it.unseen += 1;
                 continue;
             };
-            let policy = ReadaheadPolicy::new(bytes / page, page, |pages| cache.resident(pages));
-            if policy.known(0..policy.windows()) < bytes / page {
-                it.inputs.push(Input {
-                    index,
-                    file: Arc::clone(file),
-                    offset,
-                    page,
-                    cache,
-                    policy,
-                    due: VecDeque::new(),
-                    in_order: None,
-                });
-            }
+            it.inputs.extend(Input::examine(index, file, View { offset, bytes, page, cache }));
         }
         it
+    }
+
+    /// Reads the rows of the large inputs that integer inputs seem to name.
+    fn read_named_rows(&mut self, placed: &Placed) {
+        if !self.page_by_page() {
+            return;
+        }
+        let names = Names::of(placed.as_ref());
+        for input in &mut self.inputs {
+            input.read_now(names.bytes_in(placed, input.index));
+        }
     }
 
     /// Returns true if a large input is not wholly in the cache, and Linux reports the cached pages of all large
@@ -361,130 +346,6 @@ impl Watcher {
             }
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum CheckResult {
-    Unchanged,
-    Touched,
-    Read,
-}
-
-impl Input {
-    /// Checks what has been touched since the last check, and reads what is due. `at` is the input's index among those
-    /// that are watched.
-    fn check(&mut self, at: usize, touches: Option<&Touches>) -> CheckResult {
-        let mut read = false;
-        let before = self.policy.touched();
-        let due = self.follow(at, touches);
-        read |= self.read(due);
-        for window in self.changed() {
-            let due = self.seen(window, at, touches);
-            read |= self.read(due);
-        }
-        match (read, before < self.policy.touched()) {
-            (true, _) => CheckResult::Read,
-            (false, true) => CheckResult::Touched,
-            (false, false) => CheckResult::Unchanged,
-        }
-    }
-
-    fn follow(&mut self, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
-        let Self { policy, cache, .. } = self;
-        policy.follow(|Tripwire { page, left_out }| {
-            (left_out && cache.resident(page..page + 1) != 0)
-                || touches.is_some_and(|touches| touches.touched(at, page..page + 1) != 0)
-        })
-    }
-
-    fn seen(&mut self, window: usize, at: usize, touches: Option<&Touches>) -> Vec<Range<u64>> {
-        let pages = self.policy.pages_of(window..window + 1);
-        let touched = match touches {
-            Some(touches) => Some(touches.touched(at, pages.clone())),
-            // If touches will be observed but cannot be yet, none are counted, because a new page in the cache does not
-            // prove a touch.
-            None => self.policy.may_overshoot().then_some(0),
-        };
-        self.policy.seen(window, self.cache.resident(pages), touched)
-    }
-
-    fn count(&mut self, at: usize, touches: Option<&Touches>) {
-        let _ = self.follow(at, touches);
-        for window in self.changed() {
-            let _ = self.seen(window, at, touches);
-        }
-    }
-
-    /// Returns the windows that this thread has not read, in all groups that have changed.
-    fn changed(&self) -> Vec<usize> {
-        let windows = self.policy.windows();
-        let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));
-        groups
-            .filter(|group| {
-                !group.clone().all(|window| self.policy.was_read(window))
-                    && self.cache.resident(self.policy.pages_of(group.clone()))
-                        != self.policy.known(group.clone())
-            })
-            .flatten()
-            .filter(|window| !self.policy.was_read(*window))
-            .collect()
-    }
-
-    /// Requests these pages, or queues them for `read_some`. Returns false if there are none.
-    fn read(&mut self, due: Vec<Range<u64>>) -> bool {
-        let any = !due.is_empty();
-        for pages in due {
-            let bytes = self.offset + pages.start * self.page..self.offset + pages.end * self.page;
-            if MIN_LONG_READ <= bytes.end - bytes.start && self.policy.may_overshoot() {
-                self.due.push_back(bytes);
-            } else {
-                request_ahead(&self.file, bytes);
-            }
-        }
-        any
-    }
-
-    /// Returns true if more is due. Sequential reads are faster than requests for pages, because Linux then reads large
-    /// pieces. It also keeps them in large pages, which are cheaper to map and to drop.
-    fn read_some(&mut self, scratch: &mut [u8]) -> bool {
-        let Some(bytes) = self.due.front_mut() else { return false };
-        if self.in_order.is_none() {
-            self.in_order = own_file(&self.file);
-        }
-        let length =
-            usize::try_from(bytes.end - bytes.start).map_or(scratch.len(), |left| left.min(scratch.len()));
-        match self.in_order.as_ref().and_then(|file| file.read_at(&mut scratch[..length], bytes.start).ok()) {
-            Some(read) if 0 < read => bytes.start += read as u64,
-            _ => {
-                request_ahead(&self.file, bytes.clone());
-                bytes.start = bytes.end;
-            }
-        }
-        if bytes.is_empty() {
-            self.due.pop_front();
-        }
-        !self.due.is_empty()
-    }
-}
-
-fn own_file(file: &File) -> Option<File> {
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
-}
-
-fn report(inputs: &[Input]) -> ReadReport {
-    let mut it = ReadReport::default();
-    for Input { policy, page, due, .. } in inputs {
-        let bytes = |pages: u64| Bytes::new(pages * page);
-        let unread: Bytes = due.iter().map(|bytes| Bytes::new(bytes.end - bytes.start)).sum();
-        it.page_by_page += 1;
-        it.touched_bytes += bytes(policy.touched());
-        it.ahead_bytes += bytes(policy.ahead()) - unread;
-        if let Some(after) = policy.turned_after() {
-            it.turned += 1;
-            it.turned_after_bytes += bytes(after);
-        }
-    }
-    it
 }
 
 #[cfg(test)]

@@ -111,6 +111,17 @@ impl ReadaheadPolicy {
         }
     }
 
+    /// Counts again which pages are in the cache, before the candidate runs. Those that were added since `new` were read
+    /// ahead of it.
+    pub(super) fn expect_resident(&mut self, mut resident: impl FnMut(Range<u64>) -> u64) {
+        for at in 0..self.windows.len() {
+            let now = count(resident(self.pages_of(at..at + 1)));
+            let window = &mut self.windows[at];
+            self.ahead += u64::from(now.saturating_sub(window.before));
+            (window.before, window.resident) = (now, now);
+        }
+    }
+
     /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read now.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_observed = true;
@@ -157,6 +168,10 @@ impl ReadaheadPolicy {
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
         let used = (self.touched + self.ahead).saturating_sub(waiting * self.window_pages);
         self.turned_after.is_some() && self.pages.saturating_sub(before) <= used.saturating_mul(DENSE_PART)
+    }
+
+    pub(super) const fn pages(&self) -> u64 {
+        self.pages
     }
 
     pub(super) fn windows(&self) -> usize {

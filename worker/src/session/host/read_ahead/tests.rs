@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 
 use opt_shared::cache::cached_pages;
-use opt_shared::units::to_index;
+use opt_shared::units::{Bytes, to_index};
 
 use super::*;
 use crate::runner::map::{Mapped, map_input};
@@ -49,7 +49,7 @@ fn expected_byte(at: usize) -> u8 {
 }
 
 fn watch(file: &Arc<File>, range: &InputRange, query: CacheQuery) -> Option<(Watch, Mapped)> {
-    let ahead = ReadAhead::over([(file, range)].into_iter(), &[query]);
+    let ahead = ReadAhead::over(std::iter::once((0, file, range)), &[query]);
     if !ahead.page_by_page() {
         println!("skipped: {query:?} does not work on this machine");
         return None;
@@ -85,6 +85,48 @@ fn sparse_candidate_reads_little_more_than_it_touches() {
 }
 
 #[test]
+fn bytes_that_are_read_before_the_candidate_count_as_read_ahead() {
+    for query in [CacheQuery::CacheStat, CacheQuery::MinCore] {
+        let Some((file, range)) = cold() else { return };
+        let mut ahead = ReadAhead::over(std::iter::once((0, &file, &range)), &[query]);
+        let Some(input) = ahead.inputs.first_mut() else {
+            println!("skipped: {query:?} does not work on this machine");
+            continue;
+        };
+        let rows: Vec<Range<u64>> =
+            (0..500).map(|row| START + row * 50_000..START + row * 50_000 + 100).collect();
+        let page = rustix::param::page_size() as u64;
+        // Every row lies in one page or two.
+        let pages: u64 = rows.iter().map(|row| row.end.div_ceil(page) - row.start / page).sum();
+        input.read_now(rows.iter().cloned());
+        ahead.read_exactly();
+        let mapped = mapped(&file, &range, true);
+        let watch = ahead.start();
+        for row in &rows {
+            let at = to_index(row.start - START);
+            assert_eq!(byte(&mapped, at), expected_byte(at));
+        }
+        let report = watch.stop();
+        // The first page is not whole, so it is not counted.
+        assert!(Bytes::new((pages - 1) * page) <= report.ahead_bytes, "{query:?}: {report:?}, {pages} pages");
+        assert!(report.touched_bytes <= Bytes::new(page), "{query:?}: {report:?}");
+    }
+}
+
+#[test]
+fn many_bytes_are_not_read_before_the_candidate() {
+    let Some((file, range)) = cold() else { return };
+    let queries = [CacheQuery::CacheStat, CacheQuery::MinCore];
+    let mut ahead = ReadAhead::over(std::iter::once((0, &file, &range)), &queries);
+    let Some(input) = ahead.inputs.first_mut() else {
+        println!("skipped: Linux does not report cached pages here");
+        return;
+    };
+    input.read_now(std::iter::once(START..START + range.bytes / 2));
+    assert_eq!(ahead.start().stop().ahead_bytes, Bytes::ZERO);
+}
+
+#[test]
 fn dense_candidate_is_read_ahead() {
     for query in [CacheQuery::CacheStat, CacheQuery::MinCore] {
         let Some((file, range)) = cold() else { return };
@@ -105,8 +147,10 @@ fn input_used_whole_before_is_read_from_the_start() {
     let mut whole = Whole::default();
     for known in [false, true] {
         let Some((file, range)) = cold() else { return };
-        let ahead =
-            ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+        let ahead = ReadAhead::over(
+            std::iter::once((0, &file, &range)),
+            &[CacheQuery::CacheStat, CacheQuery::MinCore],
+        );
         ahead.read_exactly();
         let watch = ahead.start_expecting(Expected { whole, turn: None });
         watch.set_runner(std::process::id());
@@ -121,7 +165,8 @@ fn input_used_whole_before_is_read_from_the_start() {
         assert_eq!(whole, Whole(vec![0]), "known before: {known}");
     }
     let Some((file, range)) = cold() else { return };
-    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+    let ahead =
+        ReadAhead::over(std::iter::once((0, &file, &range)), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
     let (done, turn) = channel();
     let watch = ahead.start_expecting(Expected { whole, turn: Some(Turn(turn)) });
     let pages = || cached_pages(file.as_fd());
@@ -166,8 +211,10 @@ fn cached_inputs_are_not_read_again() {
         (0..to_index(range.bytes))
             .step_by(4096)
             .for_each(|at| assert_eq!(byte(&warm, at), expected_byte(at)));
-        let ahead =
-            ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
+        let ahead = ReadAhead::over(
+            std::iter::once((0, &file, &range)),
+            &[CacheQuery::CacheStat, CacheQuery::MinCore],
+        );
         if !ahead.page_by_page() {
             break ahead;
         }
@@ -180,7 +227,7 @@ fn cached_inputs_are_not_read_again() {
 #[test]
 fn unobservable_inputs_are_left_to_linux() {
     let Some((file, range)) = cold() else { return };
-    let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[]);
+    let ahead = ReadAhead::over(std::iter::once((0, &file, &range)), &[]);
     assert!(!ahead.page_by_page());
     assert_eq!(ahead.start().stop(), ReadReport { left_to_kernel: 1, ..ReadReport::default() });
 }
@@ -192,7 +239,7 @@ fn small_input_is_requested_without_its_neighbours() {
     let large = InputRange { bytes: 32 << 20, ..large };
     let small = InputRange { source: 0, file_offset: 40 << 20, bytes: 300_000, address_phase: 0 };
     let ahead = ReadAhead::over(
-        [(&file, &small), (&file, &large)].into_iter(),
+        [(0, &file, &small), (1, &file, &large)].into_iter(),
         &[CacheQuery::CacheStat, CacheQuery::MinCore],
     );
     ahead.read_exactly();
