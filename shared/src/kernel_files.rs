@@ -198,6 +198,7 @@ fn has_includes(language: Language) -> bool {
         Toolchain::Cc
         | Toolchain::Cxx
         | Toolchain::Nvcc
+        | Toolchain::NvccRecorded
         | Toolchain::Nvrtc
         | Toolchain::TorchExtension
         | Toolchain::TorchNvcc => true,

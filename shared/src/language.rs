@@ -22,6 +22,10 @@ pub enum Language {
     So,
     /// CUDA with host code that launches its kernels.
     Cuda,
+    /// CUDA with host code, for a card. A build records which kernels the host code launches for each entry, and the
+    /// worker launches them.
+    #[serde(rename = "cuda-recorded")]
+    CudaRecorded,
     /// CUDA kernels without host code. The plan specifies how the worker launches them.
     #[serde(rename = "cuda-device")]
     CudaDevice,
@@ -56,6 +60,8 @@ pub enum Toolchain {
     /// No tool, because the source is already the artifact.
     Prebuilt,
     Nvcc,
+    /// Nvcc, followed by a run of the host code in which its launches are recorded.
+    NvccRecorded,
     /// NVRTC, the library that compiles kernels without host code, or nvcc if that library is missing.
     Nvrtc,
     /// No tool, because the interpreter that the plan names reads the sources.
@@ -85,10 +91,13 @@ pub enum ArtifactKind {
     Module,
     /// The compiled calls of a PyTorch function: one shared library for each call.
     Graphs,
+    /// Device code, with the launches that host code has made for each call.
+    Launches,
 }
 
 impl ArtifactKind {
-    pub const ALL: [Self; 5] = [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module, Self::Graphs];
+    pub const ALL: [Self; 6] =
+        [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module, Self::Graphs, Self::Launches];
 
     /// True if the artifact contains machine code that runners load.
     pub const fn is_machine_code(self) -> bool {
@@ -109,6 +118,7 @@ impl ArtifactKind {
             Self::Cubin => "cubin",
             Self::Module => "py",
             Self::Graphs => "graphs",
+            Self::Launches => "launches",
         }
     }
 }
@@ -118,7 +128,7 @@ impl ArtifactKind {
 pub enum Launcher {
     /// A runner loads the artifact as a shared library and looks up its symbol.
     Dlopen,
-    /// The worker launches the artifact on the device, because the artifact has no host code.
+    /// The worker launches the artifact's kernels on the device. No code of the candidate runs on the CPU.
     Kernel,
     /// Like `Dlopen`, in a runner whose CUDA runtime is the emulated device.
     CudaRuntime,
@@ -225,13 +235,26 @@ impl Language {
     /// True if a build runs code that the candidate or its captures choose (a capture can choose the function that is
     /// compiled). Such code could end the compiler's process.
     pub fn build_runs_source(self) -> bool {
-        matches!(self, Self::TritonDevice | Self::TorchCompile)
+        matches!(self, Self::TritonDevice | Self::TorchCompile | Self::CudaRecorded)
     }
 
-    /// True if candidates in this language have no host code. The worker then launches them on a device, as the plan
-    /// specifies.
+    /// True if no code of the candidate runs on the CPU when it is called. The worker then launches its kernels on a
+    /// device.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
+    }
+
+    /// True if the plan specifies the launches, because candidates in this language have no host code.
+    pub fn needs_launches(self) -> bool {
+        self.is_device_code() && self != Self::CudaRecorded
+    }
+
+    /// The language in which a candidate runs on this device. CUDA with host code is recorded for a card.
+    pub const fn on(self, device: Device) -> Self {
+        match (self, device) {
+            (Self::Cuda, Device::Cuda(_)) => Self::CudaRecorded,
+            _ => self,
+        }
     }
 
     /// The reason why the device cannot run this language, usually with a remedy; `None` if it can.
@@ -244,7 +267,7 @@ impl Language {
                 if self == Self::Cuda { "; for a file that has only `__global__` functions, write `language = \"cuda-device\"` with its launches" } else { "" }
             )),
             (true, Device::Cpu) => Some(format!(
-                "`{name}` has no host code and does not run on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"
+                "`{name}` runs on a device, not on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"
             )),
             (false, Device::Cuda(_) | Device::Emulated) if self == Self::Triton => Some(format!(
                 "`{name}` runs in Triton's interpreter on the CPU, and the device of this run is `{device}` (write `language = \"triton-device\"` with \
@@ -283,7 +306,7 @@ impl Language {
     /// The suffix for the file of a source that was submitted as text.
     pub fn suffix_of_text(self) -> &'static str {
         match self {
-            Self::CudaDevice | Self::TorchCuda => return "cu",
+            Self::CudaDevice | Self::CudaRecorded | Self::TorchCuda => return "cu",
             Self::TritonDevice => return ArtifactKind::Module.suffix(),
             _ => {}
         }

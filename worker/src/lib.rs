@@ -8,6 +8,7 @@ mod graphs;
 pub mod heap;
 mod interpreter;
 pub mod judge;
+mod launches;
 mod link;
 mod machine;
 mod memfd;
@@ -21,6 +22,7 @@ pub mod serve;
 pub mod session;
 pub mod stage;
 mod toolchain;
+mod wire;
 
 use std::ffi::CStr;
 

@@ -22,7 +22,7 @@ pub struct Kind {
 const DEFAULT_SYMBOL: &str = "run";
 
 /// All languages, in the order in which messages list their suffixes.
-pub const KINDS: [Kind; 14] = [
+pub const KINDS: [Kind; 15] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -64,6 +64,17 @@ pub const KINDS: [Kind; 14] = [
         artifact: ArtifactKind::SharedLibrary,
         launcher: Launcher::CudaRuntime,
         tier: Tier::C,
+        symbol: DEFAULT_SYMBOL,
+        missing: None,
+    },
+    Kind {
+        language: Language::CudaRecorded,
+        name: "cuda-recorded",
+        suffixes: &[],
+        toolchain: Toolchain::NvccRecorded,
+        artifact: ArtifactKind::Launches,
+        launcher: Launcher::Kernel,
+        tier: Tier::A,
         symbol: DEFAULT_SYMBOL,
         missing: None,
     },

@@ -25,7 +25,7 @@ pub use argument::LaunchArg;
 pub use error::{LaunchError, Problem, SyntaxError};
 pub use expression::Expression;
 pub use names::Pointer;
-pub use resolve::{ResolvedLaunch, ResolvedStep, Value, resolve};
+pub use resolve::{Address, ResolvedLaunch, ResolvedStep, Value, resolve};
 pub use scalar::{Scalar, ScalarType};
 pub use token::is_name;
 

@@ -1,5 +1,7 @@
 //! Resolves the names in an expression to the parameters, outputs and workspaces of one entry.
 
+use serde::{Deserialize, Serialize};
+
 use super::Problem;
 use super::node::{Attribute, Reference};
 use super::scalar::Number;
@@ -13,7 +15,7 @@ const OUTPUT_NAMES: [&str; 2] = ["out", "output"];
 const MIN_SIMILARITY: f64 = 0.7;
 
 /// What an address in a launch points to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pointer {
     /// The first element of an argument, by its index in the result of `bind`.
     Argument(usize),

@@ -1,5 +1,7 @@
 //! Evaluates the launches of a plan for the arguments of one entry.
 
+use serde::{Deserialize, Serialize};
+
 use super::argument::{LaunchArg, LaunchValue};
 use super::error::Excerpt;
 use super::evaluate::{Wrong, number, whole};
@@ -21,6 +23,8 @@ pub struct ResolvedLaunch {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedStep {
+    /// The index of the module that contains the kernel. It is 0 unless the artifact has several modules.
+    pub module: usize,
     pub symbol: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -38,13 +42,25 @@ impl ResolvedStep {
 }
 
 /// The value that is passed for a kernel's parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A device address of eight bytes.
     Pointer(Pointer),
     /// A null pointer of eight bytes, for an argument that is None in this entry.
     Null,
     Scalar(Scalar),
+    /// The bytes that host code passed, some of which are addresses.
+    Bytes { bytes: Vec<u8>, addresses: Vec<Address> },
+}
+
+/// An address of eight bytes in the value of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The offset of the address in the value.
+    pub at: usize,
+    pub pointer: Pointer,
+    /// The distance from the start of what `pointer` stands for, in bytes.
+    pub offset: i64,
 }
 
 /// Evaluates the launches of a call with these arguments and outputs.
@@ -83,6 +99,7 @@ fn resolve_step(at: usize, step: &LaunchStep, names: &Names<'_>) -> Result<Resol
         value(arg, names).map_err(|wrong| error(key(&format!("args[{index}]")), arg.text(), wrong))
     });
     Ok(ResolvedStep {
+        module: 0,
         symbol: step.symbol.clone(),
         grid,
         block,

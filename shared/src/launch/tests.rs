@@ -199,7 +199,7 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
         "false:bool",
     ];
     assert_eq!(shown, expected.map(|text| format!("Scalar({text})")));
-    let bytes = |at: usize| match resolved.steps[0].args[at] {
+    let bytes = |at: usize| match &resolved.steps[0].args[at] {
         Value::Scalar(scalar) => scalar.bytes().to_vec(),
         other => panic!("{other:?}"),
     };

@@ -121,7 +121,7 @@ fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static st
         Language::TorchCuda => ("cuda", Some("torch")),
         Language::Python => ("python", None),
         Language::Triton => ("triton", None),
-        Language::Cuda => ("cuda", None),
+        Language::Cuda | Language::CudaRecorded => ("cuda", None),
         Language::So
         | Language::CudaDevice
         | Language::Ptx

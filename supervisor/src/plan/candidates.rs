@@ -173,13 +173,13 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
 fn check_launch(raw: &RawCandidate, language: Language, findings: &mut Findings) -> Option<()> {
     let launch = raw.launch.as_ref()?;
     let has_launches = !launch.steps.is_empty() || !launch.workspaces.is_empty();
-    if !language.is_device_code() && has_launches {
+    if !language.needs_launches() && has_launches {
         findings
             .report(&raw.spot, format!("`{}` has host code and cannot have launches", language.name()))
             .help("for a file that has only `__global__` functions, write `language = \"cuda-device\"`");
         return None;
     }
-    if language.is_device_code() && launch.steps.is_empty() {
+    if language.needs_launches() && launch.steps.is_empty() {
         findings
             .report(&raw.spot, format!("`{}` has no host code and needs launches", language.name()))
             .expected("a `[[job.candidate.launch]]` with `symbol`, `grid`, `block` and `args`");
@@ -297,7 +297,7 @@ fn from_pattern(
 /// The reason why a file of this language cannot be a candidate by itself.
 fn unusable_file(language: Language) -> Option<&'static str> {
     let no_launch = "device code needs launches, which only a `[[job.candidate]]` can have";
-    language.kind().missing.or_else(|| language.is_device_code().then_some(no_launch))
+    language.kind().missing.or_else(|| language.needs_launches().then_some(no_launch))
 }
 
 fn hint(error: &super::glob::GlobError) -> Option<String> {

@@ -114,8 +114,11 @@ impl Levels<'_> {
         let mut written = Vec::with_capacity(raw_jobs.len());
         let mut next_candidate: u32 = 0;
         for raw in raw_jobs {
-            let listed =
+            let mut listed =
                 list_candidates(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
+            if let Some(device) = self.device {
+                listed.drafts.iter_mut().for_each(|draft| draft.source.language = draft.source.language.on(device));
+            }
             report_unfit(&listed, self.device, findings);
             let captures = captures_of(raw, findings);
             let name = name_of_job(raw, captures.as_deref());

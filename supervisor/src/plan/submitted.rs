@@ -93,8 +93,8 @@ impl JobPlan {
         if let Some(why) = language.kind().missing {
             return Err(SubmissionError::Unsupported { why });
         }
-        let launch = if language.is_device_code() { submission.launch.clone() } else { Arc::default() };
-        if language.is_device_code() && launch.steps.is_empty() {
+        let launch = if language.needs_launches() { submission.launch.clone() } else { Arc::default() };
+        if language.needs_launches() && launch.steps.is_empty() {
             return Err(SubmissionError::NoLaunch { language: language.name() });
         }
         if let Some(why) = submission.sources.iter().find_map(|path| language.refuses(path)) {

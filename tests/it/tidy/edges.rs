@@ -51,7 +51,7 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
 ];
 
 /// Modules of the worker, with the modules that each may use. Modules that are not listed may use all.
-const WORKER_MODULES: [(&str, &[&str]); 15] = [
+const WORKER_MODULES: [(&str, &[&str]); 17] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("oom", &[]),
@@ -66,8 +66,10 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
     // The program that loads and calls the untrusted kernels.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
+    ("wire", &["runner"]),
     ("graphs", &["recorded", "runner"]),
-    ("toolchain", &["graphs", "interpreter", "link", "runner", "sandbox"]),
+    ("launches", &["recorded", "runner", "wire"]),
+    ("toolchain", &["graphs", "interpreter", "launches", "link", "runner", "sandbox"]),
     // These are the interface between policy and devices, and the code that runs kernels.
     (
         "session",
@@ -75,6 +77,7 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
             "graphs",
             "interpreter",
             "judge",
+            "launches",
             "link",
             "machine",
             "memfd",
@@ -84,6 +87,7 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
             "runner",
             "sandbox",
             "session",
+            "wire",
         ],
     ),
     // These modules are policy. The only fact about processes that they may use is how a compiler ended.

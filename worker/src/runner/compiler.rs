@@ -16,12 +16,23 @@ use crate::sandbox::spawn::SOCKET_FD;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOrder {
-    /// The program to execute, or the path of a library to load (NVRTC).
+    /// The program to execute, or the path of a library to load (NVRTC). Empty for the recorder.
     pub program: PathBuf,
-    pub is_nvrtc: bool,
+    pub kind: CompilerKind,
     pub arguments: Vec<OsString>,
     pub work: PathBuf,
     pub confinement: Confinement,
+}
+
+/// What a process of a build runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CompilerKind {
+    /// A program, which replaces our own code.
+    Program,
+    /// NVRTC, a library that the process loads.
+    Nvrtc,
+    /// Our own code, which records the launches of a candidate's host code.
+    Recorder,
 }
 
 /// Signals that ask a program to end. A service manager may send one of them to all processes of a run at once.
@@ -37,7 +48,7 @@ fn block_requests_to_end() -> std::io::Result<()> {
     Ok(REQUESTS_TO_END.into_iter().collect::<SigSet>().thread_block()?)
 }
 
-/// Locks this process down, and then becomes the compiler, or runs NVRTC.
+/// Locks this process down, and then becomes the compiler, or runs NVRTC or the recorder.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us put the socket here, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
@@ -49,7 +60,7 @@ pub fn main() -> i32 {
     2
 }
 
-/// Runs the compiler. If the compiler is a library, returns the exit code. If it is a program, it replaces this
+/// Runs the compiler. If the compiler is not a program, returns the exit code. If it is a program, it replaces this
 /// process's code, so this function returns only after an error.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
@@ -62,8 +73,10 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let descriptors = Descriptors { worker: socket, artifact: None, libraries: &[] };
     confine::lock_down(&policy::add_present_usage(order.confinement), &descriptors)
         .map_err(|error| opt_shared::causes::chain(&error))?;
-    if order.is_nvrtc {
-        return super::nvrtc::compile(&order.program, &order.arguments);
+    match order.kind {
+        CompilerKind::Program => {}
+        CompilerKind::Nvrtc => return super::nvrtc::compile(&order.program, &order.arguments),
+        CompilerKind::Recorder => return super::recorder::record(&order.arguments),
     }
     // The compiler must not inherit the socket.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)

@@ -19,6 +19,8 @@ pub(crate) mod map;
 mod nvrtc;
 mod passing;
 mod python;
+mod recorder;
+pub(crate) mod recording_format;
 mod returned;
 pub mod serve;
 mod stdout;

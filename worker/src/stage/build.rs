@@ -27,6 +27,7 @@ use opt_shared::units::Bytes;
 use self::faults::{fault_of_the_machine, is_plenty, status_after_signal};
 use self::memory::{killed_for_memory, refused_memory};
 use crate::link::Link;
+use crate::runner::compiler::CompilerKind;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
@@ -177,9 +178,11 @@ fn compile(
     built: &mut Built,
 ) -> Result<(), BuildError> {
     let compiler = &step.compiler;
-    built.command = std::iter::once(compiler.clone())
-        .chain(step.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()))
-        .collect();
+    if built.command.is_empty() {
+        built.command = std::iter::once(compiler.clone())
+            .chain(step.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()))
+            .collect();
+    }
     let program = match locate(step, &task.build.toolchain)? {
         Ok(program) => program,
         Err(why) => {
@@ -188,11 +191,15 @@ fn compile(
         }
     };
     let toolchain: Vec<PathBuf> = task.build.toolchain.iter().chain(&step.toolchain).cloned().collect();
-    let is_nvrtc = step.program != Program::OnPath;
+    let kind = match step.program {
+        Program::OnPath => CompilerKind::Program,
+        Program::Nvrtc(_) => CompilerKind::Nvrtc,
+        Program::Recorder => CompilerKind::Recorder,
+    };
     let spec = CompilerSpec {
         lease,
         program: &program,
-        is_nvrtc,
+        kind,
         arguments: &step.arguments,
         env: environment(task, folders.scratch),
         work: &folders.work(),
@@ -211,7 +218,7 @@ fn compile(
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
     match &step.version {
         Some(version) => built.compiler = Some(version.clone()),
-        None if is_nvrtc => {}
+        None if kind != CompilerKind::Program => {}
         None => built.compiler = version(link, &spec).map_err(failed)?,
     }
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
@@ -221,7 +228,10 @@ fn compile(
     }
     let CompilerEnd { end, killed, tasks_refused, log, is_truncated, peak_owed, least_room } =
         running.finish(link).map_err(failed)?;
-    built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
+    // The log of the first command is kept if a later one prints nothing.
+    if built.log_head.is_empty() || !log.is_empty() {
+        built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
+    }
     head.peak_owed = Some(peak_owed);
     // When a version 1 control group reaches its memory limit, Linux kills only one of the compiler's programs, and the
     // compiler may still succeed. In that case the kill is ignored.
@@ -273,8 +283,11 @@ fn compile(
             (Status::InfraError, format!("the compiler was killed by the supervisor: {why}"))
         }
         (None, End::Exited { code: 0 }) => match open_written(&step.output) {
+            Some(_) if let Some(next) = &step.next => {
+                return compile(link, lease, task, next, folders, head, built);
+            }
             Some(output) => {
-                if is_nvrtc {
+                if kind == CompilerKind::Nvrtc {
                     built.compiler = open_written(&step.output).map(toolchain::nvrtc::version_in);
                 }
                 keep_for(task, output, &step.output, step.artifact, head, built)?;
@@ -359,8 +372,10 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
 
 /// Returns the path of a step's program or library, or a message that says why the step cannot use it.
 fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
-    if let Program::Nvrtc(library) = &step.program {
-        return Ok(Ok(library.clone()));
+    match &step.program {
+        Program::Nvrtc(library) => return Ok(Ok(library.clone())),
+        Program::Recorder => return Ok(Ok(PathBuf::new())),
+        Program::OnPath => {}
     }
     let compiler = &step.compiler;
     let Some(program) = opt_shared::program::find(compiler) else {

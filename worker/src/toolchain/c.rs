@@ -92,6 +92,7 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
         artifact: ArtifactKind::SharedLibrary,
         readable,
         toolchain: Vec::new(),
+        next: None,
     }
 }
 

@@ -15,7 +15,7 @@ use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::link::{Link, LinkError, RunnerNotice};
-use crate::runner::compiler::CompileOrder;
+use crate::runner::compiler::{CompileOrder, CompilerKind};
 use crate::runner::frame::{FrameError, Reply, ToRunner, receive_reply, send_to_runner};
 use crate::sandbox::handle::{End, HandleError, RunnerHandle};
 use crate::sandbox::policy::{self, CompilerFileAccess};
@@ -55,8 +55,7 @@ pub(crate) enum CompilerError {
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
-    /// True if the compiler is NVRTC, a library that our own process loads.
-    pub(crate) is_nvrtc: bool,
+    pub(crate) kind: CompilerKind,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
     /// The compiler's working folder, inside the scratch folder.
@@ -135,7 +134,7 @@ impl Compiler {
         link.wait_watched(pid)?;
         let order = CompileOrder {
             program: spec.program.to_owned(),
-            is_nvrtc: spec.is_nvrtc,
+            kind: spec.kind,
             arguments: spec.arguments.to_vec(),
             work: spec.work.to_owned(),
             confinement: policy::for_compiler(&spec.file_access, spec.memory, spec.largest_file),

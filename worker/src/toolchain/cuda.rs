@@ -68,6 +68,7 @@ pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> R
         artifact: ArtifactKind::SharedLibrary,
         readable,
         toolchain: nvcc.parent().and_then(|folder| folder.parent()).map(PathBuf::from).into_iter().collect(),
+        next: None,
     })
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod artifact;
 mod c;
 pub(crate) mod compiler;
 pub(crate) mod cuda;
+mod cuda_recorded;
 pub(crate) mod log;
 pub(crate) mod nvrtc;
 mod prebuilt;
@@ -69,6 +70,8 @@ pub(crate) struct Step {
     pub(crate) readable: Vec<PathBuf>,
     /// Folders that contain programs and libraries which the command needs, in addition to the plan's folders.
     pub(crate) toolchain: Vec<PathBuf>,
+    /// The command that runs after this one has succeeded, and makes the artifact from its output.
+    pub(crate) next: Option<Box<Step>>,
 }
 
 impl Step {
@@ -91,6 +94,7 @@ impl Step {
             readable: interpreter.folders.clone(),
             // The program starts other programs from these folders: the interpreter itself, or Triton's `ptxas`.
             toolchain: interpreter.folders.iter().cloned().chain(interpreter.home()).collect(),
+            next: None,
         }
     }
 }
@@ -101,6 +105,8 @@ pub(crate) enum Program {
     OnPath,
     /// The NVRTC library at this path. A sandboxed process that runs our own executable loads it.
     Nvrtc(PathBuf),
+    /// Our own executable, which records the launches of a library's host code.
+    Recorder,
 }
 
 pub(crate) struct Folders<'a> {
@@ -141,5 +147,6 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::TorchNvcc => &torch_cuda::TorchCuda,
         language::Toolchain::Nvrtc => &nvrtc::Nvrtc,
         language::Toolchain::Nvcc => &cuda::Cuda,
+        language::Toolchain::NvccRecorded => &cuda_recorded::CudaRecorded,
     }
 }

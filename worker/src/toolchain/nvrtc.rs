@@ -96,6 +96,7 @@ impl Toolchain for Nvrtc {
             artifact: target.artifact,
             readable,
             toolchain: toolchain.into_iter().collect(),
+            next: None,
         })
     }
 }

@@ -153,7 +153,7 @@ fn kernel(step: &ResolvedStep, arguments: &[Argument], outputs: &[OutputTensor])
             outputs.get(*index).map_or_else(String::new, |output| pointer(output.tensor.dtype))
         }
         // Only the kernel knows the element type of a workspace, or of an argument that this call left out.
-        Value::Pointer(Pointer::Workspace(_)) | Value::Null => String::new(),
+        Value::Pointer(Pointer::Workspace(_)) | Value::Null | Value::Bytes { .. } => String::new(),
     };
     Kernel {
         symbol: step.symbol.clone(),

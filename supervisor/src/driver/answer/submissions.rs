@@ -292,7 +292,8 @@ impl Run<'_> {
             launch: job.launch_like(params.like.as_deref()).map_err(refuse)?,
         };
         let id = CandidateId(u32::try_from(self.agenda.candidate_facts.len()).unwrap_or(u32::MAX));
-        let candidate = job.admit(id, &submission).map_err(refuse)?;
+        let mut candidate = job.admit(id, &submission).map_err(refuse)?;
+        candidate.source.language = candidate.source.language.on(self.agenda.plan.device());
         match candidate.source.language.unfit_for(self.agenda.plan.device()) {
             Some(why) => Err(Refusal::new(Code::InvalidParams, why)),
             None => Ok(candidate),
@@ -332,7 +333,8 @@ pub fn add_to_separate_run(
     submission: &Submission,
 ) -> Result<CandidateId, SubmissionError> {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
-    let candidate = plan.jobs[job].admit(id, submission)?;
+    let mut candidate = plan.jobs[job].admit(id, submission)?;
+    candidate.source.language = candidate.source.language.on(plan.device());
     if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
         return Err(SubmissionError::Unfit { why });
     }

@@ -37,7 +37,7 @@ impl Agenda<'_> {
                     Language::TritonDevice => {
                         ((*candidate.launch).clone(), self.recorded_calls(candidate, facts, 1))
                     }
-                    Language::TorchCompile => {
+                    Language::TorchCompile | Language::CudaRecorded => {
                         (Launch::default(), self.recorded_calls(candidate, facts, usize::MAX))
                     }
                     _ => (Launch::default(), None),

@@ -93,7 +93,8 @@ pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
         folders.into_iter().map(found).collect::<Vec<_>>()
     };
     let mut all = compilers_of(&[Toolchain::Nvrtc], ASK_NVRTC, "kernels without host code");
-    all.extend(compilers_of(&[Toolchain::Nvcc, Toolchain::TorchNvcc], ASK_NVCC, "CUDA with host code"));
+    let with_host_code = [Toolchain::Nvcc, Toolchain::NvccRecorded, Toolchain::TorchNvcc];
+    all.extend(compilers_of(&with_host_code, ASK_NVCC, "CUDA with host code"));
     all
 }
 

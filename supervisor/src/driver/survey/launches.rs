@@ -89,6 +89,7 @@ impl AddressNames {
             Value::Pointer(Pointer::Output(index)) => address(&self.outputs, *index),
             Value::Pointer(Pointer::Workspace(index)) => address(&self.workspaces, *index),
             Value::Null => "null".to_owned(),
+            Value::Bytes { bytes, .. } => format!("{} bytes", bytes.len()),
             Value::Scalar(scalar) => scalar.to_string(),
         }
     }

@@ -165,7 +165,7 @@ pub(super) unsafe fn launch(
     shared: usize,
 ) -> u32 {
     let mut runtime = runtime();
-    let (function, name) = match runtime.function(host.addr()) {
+    let (function, image, name) = match runtime.function(host.addr()) {
         Ok(found) => found,
         Err(code) => return code,
     };
@@ -183,7 +183,7 @@ pub(super) unsafe fn launch(
         unsafe { std::slice::from_raw_parts(arguments.add(index).read(), bytes) }.to_vec()
     };
     let params = function.param_sizes().into_iter().enumerate().map(parameter).collect();
-    runtime.launch(&function, &name, (grid.sizes(), block.sizes()), shared as u64, params)
+    runtime.launch(&function, (image, &name), (grid.sizes(), block.sizes()), shared as u64, params)
 }
 
 #[unsafe(no_mangle)]
@@ -219,10 +219,10 @@ pub(super) unsafe extern "C" fn __wrap_cudaMalloc(to: *mut *mut c_void, bytes: u
         // SAFETY: the caller keeps the contract of the runtime's function.
         return unsafe { give(to, std::ptr::null_mut()) };
     }
-    match runtime.device.alloc(bytes as u64) {
+    match runtime.allocate(bytes as u64) {
         // SAFETY: the caller keeps the contract of the runtime's function.
         Ok(address) => unsafe { give(to, pointer(address)) },
-        Err(fault) => runtime.fault(&fault, "while memory was being allocated"),
+        Err(code) => code,
     }
 }
 
@@ -237,10 +237,10 @@ pub(super) unsafe extern "C" fn __wrap_cudaMallocAsync(
         // SAFETY: the caller keeps the contract of the runtime's function.
         return unsafe { give(to, std::ptr::null_mut()) };
     }
-    match runtime.device.alloc(bytes as u64) {
+    match runtime.allocate(bytes as u64) {
         // SAFETY: the caller keeps the contract of the runtime's function.
         Ok(address) => unsafe { give(to, pointer(address)) },
-        Err(fault) => runtime.fault(&fault, "while memory was being allocated"),
+        Err(code) => code,
     }
 }
 
@@ -249,9 +249,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFree(at: *mut c_void) -> u32 {
     if at.is_null() {
         return 0;
     }
-    let mut runtime = runtime();
-    let result = runtime.device.free(at.addr() as u64);
-    runtime.code_of(result, "while memory was being freed")
+    runtime().free(at.addr() as u64)
 }
 
 #[unsafe(no_mangle)]
@@ -259,9 +257,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFreeAsync(at: *mut c_void, _: *mut c_
     if at.is_null() {
         return 0;
     }
-    let mut runtime = runtime();
-    let result = runtime.device.free(at.addr() as u64);
-    runtime.code_of(result, "while memory was being freed")
+    runtime().free(at.addr() as u64)
 }
 
 #[unsafe(no_mangle)]
@@ -318,10 +314,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyAsync(
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaMemset(at: *mut c_void, value: c_int, bytes: usize) -> u32 {
-    let mut runtime = runtime();
-    let byte = value.to_le_bytes()[0];
-    let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
-    runtime.code_of(result, "while memory was being set")
+    runtime().fill(at.addr() as u64, value.to_le_bytes()[0], bytes as u64)
 }
 
 #[unsafe(no_mangle)]
@@ -331,10 +324,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemsetAsync(
     bytes: usize,
     _: *mut c_void,
 ) -> u32 {
-    let mut runtime = runtime();
-    let byte = value.to_le_bytes()[0];
-    let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
-    runtime.code_of(result, "while memory was being set")
+    runtime().fill(at.addr() as u64, value.to_le_bytes()[0], bytes as u64)
 }
 
 #[unsafe(no_mangle)]

@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncGetAttributes(
 ) -> u32 {
     let mut runtime = runtime();
     let function = match runtime.function(host.addr()) {
-        Ok((function, _)) => function,
+        Ok((function, ..)) => function,
         Err(code) => return code,
     };
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
     value: c_int,
 ) -> u32 {
     let mut runtime = runtime();
-    let (function, name) = match runtime.function(host.addr()) {
+    let (function, _, name) = match runtime.function(host.addr()) {
         Ok(found) => found,
         Err(code) => return code,
     };

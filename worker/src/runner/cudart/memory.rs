@@ -86,6 +86,16 @@ impl Runtime {
         };
         let source = std::ptr::with_exposed_provenance::<u8>(from);
         let target = std::ptr::with_exposed_provenance_mut::<u8>(to);
+        if self.recording.is_some() && (into_device || from_device) {
+            return match (into_device, from_device) {
+                (true, true) => self.record_copy(to as u64, from as u64, bytes as u64),
+                // SAFETY: the caller's obligation.
+                (true, false) => self.record_upload(to as u64, unsafe { std::slice::from_raw_parts(source, bytes) }),
+                _ => self.unsupported(
+                    "host code copies device memory to the host, and the emulated device records launches before there is any",
+                ),
+            };
+        }
         let result = match (into_device, from_device) {
             (false, false) => {
                 // SAFETY: the caller's obligation. `copy` allows overlaps.
@@ -108,6 +118,9 @@ impl Runtime {
     }
 
     pub(super) fn is_on_device(&mut self, address: usize) -> bool {
+        if self.recording.is_some() {
+            return self.is_recorded_address(address as u64);
+        }
         self.device.sticky().is_none() && self.device.read(address as u64, &mut [0]).is_ok()
     }
 }

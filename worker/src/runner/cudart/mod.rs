@@ -13,6 +13,7 @@ mod further;
 mod memory;
 mod properties;
 mod queries;
+pub(super) mod recording;
 mod report;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +29,10 @@ use self::report::CallErrors;
 /// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with a real
 /// CUDA runtime in a library.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
+
+/// The name of the device in messages, and the name that replaces it where launches are recorded.
+pub(crate) const DEVICE_NAME: &str = "the emulated device";
+pub(crate) const RECORDER_NAME: &str = "the recorder of launches";
 
 /// The prefixes that the names of functions in CUDA's libraries have.
 const LIBRARIES: [&str; 7] = ["cuda", "cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse"];
@@ -83,6 +88,8 @@ struct Runtime {
     /// The error that `cudaGetLastError` returns.
     last: u32,
     errors: CallErrors,
+    /// What the current call does, if it is recorded instead of executed.
+    recording: Option<recording::Recording>,
 }
 
 impl Runtime {
@@ -102,6 +109,7 @@ impl Runtime {
             dynamic_shared: HashMap::new(),
             last: 0,
             errors: CallErrors::default(),
+            recording: None,
         }
     }
 
@@ -134,6 +142,31 @@ impl Runtime {
     fn refused(&mut self, code: u32, what: String) -> u32 {
         self.errors.add_refusal(what);
         self.result(code)
+    }
+
+    /// Allocates memory of the device. Returns its address, or an error code.
+    fn allocate(&mut self, bytes: u64) -> Result<u64, u32> {
+        if self.recording.is_some() {
+            return self.record_allocation(bytes);
+        }
+        let allocated = self.device.alloc(bytes);
+        allocated.map_err(|fault| self.fault(&fault, "while memory was being allocated"))
+    }
+
+    fn free(&mut self, address: u64) -> u32 {
+        if self.recording.is_some() {
+            return self.record_free(address);
+        }
+        let result = self.device.free(address);
+        self.code_of(result, "while memory was being freed")
+    }
+
+    fn fill(&mut self, address: u64, byte: u8, bytes: u64) -> u32 {
+        if self.recording.is_some() {
+            return self.record_fill(address, byte, bytes);
+        }
+        let result = self.device.fill(address, byte, bytes);
+        self.code_of(result, "while memory was being set")
     }
 
     /// Returns the error code of an operation on the device. If the operation failed, also records the fault.
@@ -181,7 +214,8 @@ impl Runtime {
         }
     }
 
-    fn function(&mut self, host: usize) -> Result<(Function, String), u32> {
+    /// Returns a kernel, the index of its image, and its name.
+    fn function(&mut self, host: usize) -> Result<(Function, usize, String), u32> {
         let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
             return Err(self.refused(
                 INVALID_FUNCTION,
@@ -189,12 +223,15 @@ impl Runtime {
             ));
         };
         match self.module(image)?.function(&name) {
-            Some(function) => Ok((function, name)),
+            Some(function) => Ok((function, image, name)),
             None => Err(self.refused(INVALID_FUNCTION, format!("the PTX has no kernel `{name}`"))),
         }
     }
 
     fn variable(&mut self, host: usize) -> Result<(u64, u64), u32> {
+        if self.recording.is_some() {
+            return Err(self.unsupported("host code uses a variable of the device, which the emulated device does not record"));
+        }
         let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
             return Err(self.result(INVALID_SYMBOL));
         };
@@ -212,16 +249,19 @@ impl Runtime {
         }
     }
 
-    /// Runs a kernel on the device. Returns an error code of the CUDA runtime.
+    /// Runs or records a kernel. Returns an error code of the CUDA runtime.
     fn launch(
         &mut self,
         function: &Function,
-        name: &str,
+        (image, name): (usize, &str),
         shape: ([u32; 3], [u32; 3]),
         shared: u64,
         params: Vec<Vec<u8>>,
     ) -> u32 {
         self.launches += 1;
+        if self.recording.is_some() {
+            return self.record_launch((image, name), shape, shared, params, function.max_threads());
+        }
         let (grid, block) = shape;
         let limit = Limit { time: std::time::Duration::MAX, ..Limit::default() };
         let launch = Launch { grid, block, shared_bytes: shared, params, limit };

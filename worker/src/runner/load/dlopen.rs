@@ -1,6 +1,6 @@
 //! Loads shared libraries by descriptor, and looks up their functions by name.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
@@ -69,6 +69,23 @@ fn open(
     }
     let handle = open_library(&artifact, libc::RTLD_NOW | libc::RTLD_LOCAL, "the candidate's library")?;
     drop(artifact);
+    let loaded = functions(handle, &setup.symbol, setup.launcher)?;
+    page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
+    Ok((loaded, handle))
+}
+
+/// Loads the library at this path, whose CUDA runtime records what host code does.
+pub(in crate::runner) fn load_for_recording(path: &CStr, symbol: &str) -> Result<Loaded, String> {
+    // SAFETY: the path is NUL-terminated. Constructors of the library run here, in a process that is meant for this.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(loader_error().replace(&*path.to_string_lossy(), "the candidate's library"));
+    }
+    functions(handle, symbol, Launcher::CudaRuntime)
+}
+
+/// Looks up the functions of an artifact.
+fn functions(handle: *mut libc::c_void, symbol: &str, launcher: Launcher) -> Result<Loaded, String> {
     let find = |name: &str| -> Option<Function> {
         let name = CString::new(name).ok()?;
         // SAFETY: a handle that dlopen returned and a NUL-terminated name.
@@ -76,21 +93,19 @@ fn open(
         // SAFETY: the plan says that this symbol is a function of the candidate interface.
         (!address.is_null()).then(|| unsafe { std::mem::transmute::<*mut libc::c_void, Function>(address) })
     };
-    let symbol = &setup.symbol;
     let run = find(&format!("__tvm_ffi_{symbol}")).or_else(|| find(symbol)).ok_or_else(|| {
         format!("the library has neither `__tvm_ffi_{symbol}` nor `{symbol}` (set `symbol` to the name of an exported function; C++ needs extern \"C\")")
     })?;
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
-    page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
     let raised = Raised::Library(RaisedErrors::find(handle));
-    let may_refuse = matches!(setup.launcher, Launcher::Dlopen | Launcher::CudaRuntime);
-    let place = match setup.launcher {
+    let may_refuse = matches!(launcher, Launcher::Dlopen | Launcher::CudaRuntime);
+    let place = match launcher {
         Launcher::Dlopen => Some(Place::Host),
         Launcher::CudaRuntime => Some(Place::Device(cudart::read)),
         _ => None,
     };
     let tensors = place.map(|place| ReturnedTensors::of(handle, place));
-    Ok((Loaded { run, plan, raised, returned: false, may_refuse, tensors, entries: Vec::new() }, handle))
+    Ok(Loaded { run, plan, raised, returned: false, may_refuse, tensors, entries: Vec::new() })
 }
 
 /// Opens a library by its descriptor, because this process's user may not be able to enter the library's folder. `name`

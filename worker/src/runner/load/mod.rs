@@ -1,6 +1,6 @@
 //! Loads an artifact with the launcher of its language, and returns functions through which it can be called.
 
-mod dlopen;
+pub(super) mod dlopen;
 mod interpreter;
 
 use std::ffi::c_void;

@@ -1,15 +1,21 @@
-//! A candidate without host code, whose artifact is read whole and compared with its digest.
+//! A candidate for a device, whose artifact is read whole and compared with its digest.
 
 use std::io::Read as _;
 
+use opt_shared::launch::{ResolvedLaunch, resolve};
 use opt_shared::message::Callee;
 
+use crate::launches::RecordedLaunches;
+use crate::recorded::Recorded;
 use crate::session::{Candidate, SessionError, artifact};
 
 /// PTX or machine code, and how it is launched.
 pub(crate) struct DeviceCode {
     pub(super) callee: Callee,
-    pub(super) image: Vec<u8>,
+    /// The images. Each becomes a module.
+    pub(super) images: Vec<Vec<u8>>,
+    /// The launches of the candidate's host code; `None` if the plan specifies the launches.
+    recorded: Option<RecordedLaunches>,
 }
 
 impl DeviceCode {
@@ -20,7 +26,24 @@ impl DeviceCode {
         file.read_to_end(&mut image)
             .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })?;
         artifact::compare(callee, &blake3::hash(&image))?;
-        Ok(Self { callee: callee.clone(), image })
+        let callee = callee.clone();
+        if !callee.launch.steps.is_empty() {
+            return Ok(Self { callee, images: vec![image], recorded: None });
+        }
+        let mut recorded = RecordedLaunches::read(&image).map_err(|what| {
+            let what = format!("it is not a file of recorded launches: {what}");
+            SessionError::Artifact { candidate: callee.candidate.clone(), source: std::io::Error::other(what) }
+        })?;
+        Ok(Self { callee, images: std::mem::take(&mut recorded.images), recorded: Some(recorded) })
+    }
+
+    /// Returns the launches of a call, or a text that says why there are none.
+    pub(super) fn resolve(&self, call: &Recorded) -> Result<ResolvedLaunch, String> {
+        match &self.recorded {
+            Some(recorded) => recorded.resolve(&call.arguments, &call.outputs),
+            None => resolve(&self.callee.launch, &call.arguments, &call.outputs)
+                .map_err(|error| format!("{}: {error}", call.name)),
+        }
     }
 }
 

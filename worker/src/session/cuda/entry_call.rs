@@ -56,6 +56,15 @@ pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> V
         Value::Pointer(pointer) => address(*pointer).to_le_bytes().to_vec(),
         Value::Null => 0_u64.to_le_bytes().to_vec(),
         Value::Scalar(scalar) => scalar.bytes().to_vec(),
+        Value::Bytes { bytes, addresses } => {
+            let mut bytes = bytes.clone();
+            for it in addresses {
+                if let Some(place) = bytes.get_mut(it.at..).and_then(<[u8]>::first_chunk_mut::<8>) {
+                    *place = address(it.pointer).wrapping_add_signed(it.offset).to_le_bytes();
+                }
+            }
+            bytes
+        }
     };
     step.args.iter().map(bytes).collect()
 }

@@ -7,10 +7,11 @@
 //! finish: all released but the inputs, which the next session may use
 //! ```
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use opt_shared::launch::{ResolvedLaunch, resolve};
+use opt_shared::launch::ResolvedLaunch;
 use opt_shared::outcome::{MemoryPoint, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
@@ -45,7 +46,8 @@ pub(super) struct DeviceSession<'b> {
     launched: Launched,
     /// The address of the device memory for the digests of one entry's inputs.
     sums: u64,
-    module: Option<ModuleId>,
+    /// The loaded modules, by the index of their image.
+    modules: BTreeMap<usize, ModuleId>,
     /// The reason why the candidate cannot be launched; `None` if it can.
     refusal: Option<String>,
     /// The verdict that ended the session; `None` while the candidate can be called.
@@ -71,7 +73,7 @@ impl<'b> DeviceSession<'b> {
             allocated: Vec::new(),
             launched: Launched::default(),
             sums: 0,
-            module: None,
+            modules: BTreeMap::new(),
             refusal: None,
             ended: None,
             context_failed: false,
@@ -158,16 +160,20 @@ impl<'b> DeviceSession<'b> {
         let launch = &self.candidate.callee.launch;
         for (entry, call) in self.entries.iter().zip(&mut self.calls) {
             let recorded = entry.as_ref();
-            match resolve(launch, &recorded.arguments, &recorded.outputs) {
+            match self.candidate.resolve(recorded) {
                 Ok(resolved) => call.resolved = resolved,
-                Err(error) => {
-                    self.refusal = Some(format!("{}: {error}", recorded.name));
+                Err(why) => {
+                    self.refusal = Some(why);
                     return Ok(());
                 }
             }
-            let names = launch.workspaces.iter().map(|it| format!("the workspace `{}`", it.name));
-            let wanted = names
-                .zip(&call.resolved.workspaces)
+            let name = |number: usize| match launch.workspaces.get(number) {
+                Some(workspace) => format!("the workspace `{}`", workspace.name),
+                None => format!("the memory that its allocation {} returned", number + 1),
+            };
+            let wanted = call.resolved.workspaces.iter().enumerate();
+            let wanted = wanted
+                .map(|(number, bytes)| (name(number), bytes))
                 .map(|(name, bytes)| WantedBuffer { name, bands: Bands::of(&card, bytes.get(), 0) });
             let wanted: Vec<WantedBuffer> = wanted.collect();
             let after: Vec<(Kind, Bytes)> =
@@ -248,10 +254,17 @@ impl<'b> DeviceSession<'b> {
     /// match a kernel's parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.lock();
-        let module = driver.load(&self.candidate.image)?;
-        self.module = Some(module);
         for call in &mut self.calls {
             for (number, step) in (1..).zip(&call.resolved.steps) {
+                let module = match self.modules.get(&step.module) {
+                    Some(module) => *module,
+                    None => {
+                        let image = self.candidate.images.get(step.module).map_or(&[][..], Vec::as_slice);
+                        let module = driver.load(image)?;
+                        self.modules.insert(step.module, module);
+                        module
+                    }
+                };
                 let function = driver.function(module, &step.symbol)?;
                 self.launched.note_symbol(function, &step.symbol);
                 if let Some(takes) = driver.parameters(function)? {
@@ -368,10 +381,10 @@ impl<'b> DeviceSession<'b> {
     fn release(&mut self) {
         if std::mem::take(&mut self.context_failed) {
             self.allocated.clear();
-            self.module = None;
+            self.modules.clear();
             return self.backend.replace_context();
         }
-        if let Some(module) = self.module.take() {
+        for module in std::mem::take(&mut self.modules).into_values() {
             let _ = self.driver().lock().unload(module);
         }
         if !self.spoiled {

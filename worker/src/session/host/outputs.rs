@@ -13,12 +13,12 @@ use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
 use rustix::io::{pread, pwrite};
 
-use super::placed::wire_type;
 use crate::judge::BytesSource;
 use crate::memfd;
 use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
 use crate::session::StrayWrite;
+use crate::wire::{signed, wire_type};
 
 const CHUNK: usize = 64 * 1024;
 
@@ -290,10 +290,6 @@ impl BytesSource for SlotSource<'_> {
         }
         Ok(())
     }
-}
-
-pub(crate) fn signed(values: &[u64]) -> Vec<i64> {
-    values.iter().map(|&value| i64::try_from(value).unwrap_or(i64::MAX)).collect()
 }
 
 fn signed_offset(offset: u64) -> i64 {

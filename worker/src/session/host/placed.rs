@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use opt_shared::arguments::{ArgumentValue, PlainValue};
+use opt_shared::arguments::ArgumentValue;
 use opt_shared::capture::store::BlobId;
-use opt_shared::capture::{CaptureFile, DType, Tensor, contiguous_strides, logical_values};
+use opt_shared::capture::{CaptureFile, Tensor, contiguous_strides, logical_values};
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::ids::StorageId;
 use opt_shared::outcome::ReadReport;
@@ -21,12 +21,12 @@ use opt_shared::units::Bytes;
 use rustix::io::write;
 
 use super::evict::evict;
-use super::outputs::signed;
 use super::read_ahead::{Watch, Whole};
 use crate::memfd;
 use crate::recorded::{Recorded, RecordedError, is_materialised};
-use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
+use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput};
 use crate::session::{PoolSlot, Variants, VariedInput};
+use crate::wire::{plain_argument, signed, wire_type};
 
 /// A placeholder for the source of materialised values until the number of files is known. (They come after all files.)
 const MATERIALISED: u8 = u8::MAX;
@@ -453,35 +453,4 @@ impl<'a> Ranges<'a> {
         self.memfd = Some(memfd);
         Ok(start)
     }
-}
-
-pub(crate) fn wire_type(dtype: DType) -> WireType {
-    WireType { code: dtype.dlpack_code(), bits: dtype.bits(), lanes: dtype.lanes() }
-}
-
-fn plain_argument(value: &PlainValue) -> WireArgument {
-    match value {
-        PlainValue::None => WireArgument::None,
-        PlainValue::Bool(value) => WireArgument::Bool(*value),
-        PlainValue::Int(value) => WireArgument::Int(*value),
-        PlainValue::Float(value) => WireArgument::Float(*value),
-        PlainValue::Str(value) => WireArgument::Str(value.clone()),
-        PlainValue::DType(dtype) => WireArgument::DType(wire_type(*dtype)),
-        // A kernel on the CPU gets the CPU as device, even if the model ran on another device. In DLPack, type 1 is the
-        // CPU.
-        PlainValue::Device(_) => WireArgument::Device { kind: 1, index: 0 },
-        PlainValue::Ints(values) => {
-            array(DType::Int64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
-        }
-        PlainValue::Floats(values) => {
-            array(DType::Float64, values.len(), values.iter().flat_map(|value| value.to_le_bytes()).collect())
-        }
-        PlainValue::Bools(values) => {
-            array(DType::Bool, values.len(), values.iter().map(|&value| u8::from(value)).collect())
-        }
-    }
-}
-
-fn array(dtype: DType, elements: usize, bytes: Vec<u8>) -> WireArgument {
-    WireArgument::Array { dtype: wire_type(dtype), elements: elements as u64, bytes }
 }

@@ -1,0 +1,341 @@
+//! Records what host code does with the CUDA runtime, instead of doing it.
+//!
+//! Each tensor and each allocation gets a range of addresses that no memory has. They are so far apart that every
+//! address a kernel gets can be attributed to one of them. Fills and copies are recorded as launches of our own kernels,
+//! which `kernels` returns as PTX.
+
+use std::fmt::Write as _;
+
+use opt_shared::launch::{Address, Pointer};
+
+use super::super::recording_format::{MAX_STEPS, MAX_WORKSPACES, RecordedCall, RecordedParam, RecordedStep};
+use super::{INVALID_CONFIGURATION, INVALID_VALUE, Runtime, runtime};
+
+/// The first address. Numbers and addresses of host memory do not look like the addresses from here on.
+const BASE: u64 = 0x5ab1_0000_0000_0000;
+/// The distance between two buffers' ranges. A buffer begins in the middle of its range.
+const SPAN: u64 = 1 << 40;
+/// The most bytes that host code can copy to the device in one call. They become parameters of launches.
+const MAX_UPLOAD: usize = 4096;
+/// The number of bytes that one launch stores, and the number of its parameters that contain them.
+const STORED: usize = 128;
+const WORDS: usize = STORED / 8;
+const THREADS: u32 = 256;
+/// The largest number of blocks that fill or copy memory.
+const MAX_BLOCKS: u64 = 4096;
+
+const FILL: &str = "opt_fill";
+const COPY: &str = "opt_copy";
+const STORE: &str = "opt_store";
+
+/// A tensor or an allocation.
+struct Buffer {
+    pointer: Pointer,
+    start: u64,
+    is_freed: bool,
+}
+
+/// The operations of one call.
+#[derive(Default)]
+pub(super) struct Recording {
+    buffers: Vec<Buffer>,
+    call: RecordedCall,
+}
+
+impl Recording {
+    fn add(&mut self, pointer: Pointer, phase: u64) -> u64 {
+        let start = BASE + self.buffers.len() as u64 * SPAN + SPAN / 2 + phase;
+        self.buffers.push(Buffer { pointer, start, is_freed: false });
+        start
+    }
+
+    /// Returns the buffer to which an address belongs, and its distance from the buffer's start.
+    fn find(&self, address: u64) -> Option<(&Buffer, i64)> {
+        let at = usize::try_from(address.checked_sub(BASE)? / SPAN).ok()?;
+        let buffer = self.buffers.get(at)?;
+        Some((buffer, address.wrapping_sub(buffer.start).cast_signed()))
+    }
+
+    /// Returns a parameter with the addresses in it.
+    fn param(&self, bytes: Vec<u8>) -> RecordedParam {
+        let words = bytes.as_chunks::<8>().0.iter().enumerate();
+        let addresses = words.filter_map(|(word, bytes)| {
+            let (buffer, offset) = self.find(u64::from_le_bytes(*bytes))?;
+            Some(Address { at: 8 * word, pointer: buffer.pointer, offset })
+        });
+        RecordedParam { addresses: addresses.collect(), bytes }
+    }
+
+    fn push(
+        &mut self,
+        (image, symbol): (usize, &str),
+        (grid, block): ([u32; 3], [u32; 3]),
+        shared_mem: u32,
+        params: Vec<Vec<u8>>,
+    ) {
+        let params = params.into_iter().map(|bytes| self.param(bytes)).collect();
+        let symbol = symbol.to_owned();
+        self.call.steps.push(RecordedStep { image, symbol, grid, block, shared_mem, params });
+    }
+}
+
+/// Starts to record a call. Calls that were recorded before are forgotten.
+pub(in crate::runner) fn begin() {
+    runtime().recording = Some(Recording::default());
+}
+
+/// Returns the address that stands for a tensor. Its first byte has this phase.
+pub(in crate::runner) fn show(pointer: Pointer, phase: u64) -> *mut u8 {
+    let address = runtime().recording.as_mut().map(|recording| recording.add(pointer, phase));
+    super::exports::pointer(address.unwrap_or(0)).cast()
+}
+
+/// Returns what was recorded.
+pub(in crate::runner) fn take() -> RecordedCall {
+    runtime().recording.take().unwrap_or_default().call
+}
+
+/// Returns the PTX of each image that the candidate's library has registered, followed by our own kernels. The text of
+/// an image that the library has only in other forms is empty.
+pub(in crate::runner) fn images() -> Vec<String> {
+    let runtime = runtime();
+    let of_library = runtime.images.iter().map(|image| image.text.clone().unwrap_or_default());
+    of_library.chain([kernels()]).collect()
+}
+
+impl Runtime {
+    /// Records a launch. Returns an error code of the runtime.
+    pub(super) fn record_launch(
+        &mut self,
+        (image, name): (usize, &str),
+        (grid, block): ([u32; 3], [u32; 3]),
+        shared: u64,
+        params: Vec<Vec<u8>>,
+        max_threads: u32,
+    ) -> u32 {
+        let threads: u64 = block.iter().map(|&extent| u64::from(extent)).product();
+        if grid.contains(&0) || threads == 0 || u64::from(max_threads) < threads {
+            let what = format!(
+                "a launch of `{name}` has the grid {grid:?} and the block {block:?}; a block must have 1 to {max_threads} \
+                 threads, and a grid at least one block"
+            );
+            return self.refused(INVALID_CONFIGURATION, what);
+        }
+        let shared = u32::try_from(shared).unwrap_or(u32::MAX);
+        self.record((image, name), (grid, block), shared, params)
+    }
+
+    fn record(
+        &mut self,
+        kernel: (usize, &str),
+        shape: ([u32; 3], [u32; 3]),
+        shared: u32,
+        params: Vec<Vec<u8>>,
+    ) -> u32 {
+        match &mut self.recording {
+            Some(recording) if recording.call.steps.len() < MAX_STEPS => {
+                recording.push(kernel, shape, shared, params);
+                0
+            }
+            _ => self.unsupported(&format!(
+                "a call makes more than {MAX_STEPS} launches, fills and copies, and the emulated device records no more"
+            )),
+        }
+    }
+
+    /// Records a launch of one of our own kernels, with enough threads for this many bytes.
+    fn record_own(&mut self, symbol: &str, bytes: u64, params: &[u64]) -> u32 {
+        let blocks = bytes.div_ceil(THREADS.into()).clamp(1, MAX_BLOCKS);
+        let grid = [u32::try_from(blocks).unwrap_or(1), 1, 1];
+        let params = params.iter().map(|param| param.to_le_bytes().to_vec()).collect();
+        self.record((self.images.len(), symbol), (grid, [THREADS, 1, 1]), 0, params)
+    }
+
+    /// Returns the address of a new buffer, or an error code.
+    pub(super) fn record_allocation(&mut self, bytes: u64) -> Result<u64, u32> {
+        match &mut self.recording {
+            Some(recording) if recording.call.workspaces.len() < MAX_WORKSPACES => {
+                let pointer = Pointer::Workspace(recording.call.workspaces.len());
+                recording.call.workspaces.push(bytes);
+                Ok(recording.add(pointer, 0))
+            }
+            _ => Err(self.unsupported(&format!(
+                "a call makes more than {MAX_WORKSPACES} allocations, and the emulated device records no more"
+            ))),
+        }
+    }
+
+    /// Records nothing: a buffer lives until its call ends.
+    pub(super) fn record_free(&mut self, address: u64) -> u32 {
+        let recording = self.recording.as_mut();
+        let buffer = recording.and_then(|it| it.buffers.iter_mut().find(|buffer| buffer.start == address));
+        match buffer.filter(|buffer| !buffer.is_freed && matches!(buffer.pointer, Pointer::Workspace(_))) {
+            Some(buffer) => {
+                buffer.is_freed = true;
+                0
+            }
+            None => self.refused(
+                INVALID_VALUE,
+                "memory was freed that was not allocated, or that was freed before".to_owned(),
+            ),
+        }
+    }
+
+    pub(super) fn record_fill(&mut self, at: u64, byte: u8, bytes: u64) -> u32 {
+        if bytes == 0 {
+            return 0;
+        }
+        if !self.is_recorded_address(at) {
+            return self.refused(INVALID_VALUE, "memory was set that is not on the device".to_owned());
+        }
+        self.record_own(FILL, bytes, &[at, bytes, byte.into()])
+    }
+
+    pub(super) fn record_copy(&mut self, to: u64, from: u64, bytes: u64) -> u32 {
+        if !self.is_recorded_address(to) || !self.is_recorded_address(from) {
+            return self.refused(INVALID_VALUE, "a copy has an address that is not on the device".to_owned());
+        }
+        self.record_own(COPY, bytes, &[to, from, bytes])
+    }
+
+    /// Records a copy of host memory, whose bytes become part of the recording.
+    pub(super) fn record_upload(&mut self, to: u64, source: &[u8]) -> u32 {
+        if MAX_UPLOAD < source.len() {
+            return self.unsupported(&format!(
+                "a call copies {} bytes to the device, and the emulated device records at most {MAX_UPLOAD}",
+                source.len()
+            ));
+        }
+        if !self.is_recorded_address(to) {
+            return self.refused(INVALID_VALUE, "a copy has an address that is not on the device".to_owned());
+        }
+        for (part, bytes) in source.chunks(STORED).enumerate() {
+            let mut words = [0; STORED];
+            words[..bytes.len()].copy_from_slice(bytes);
+            let mut params = vec![to + (part * STORED) as u64, bytes.len() as u64];
+            params.extend(words.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
+            let code = self.record_own(STORE, 1, &params);
+            if code != 0 {
+                return code;
+            }
+        }
+        0
+    }
+
+    pub(super) fn is_recorded_address(&self, address: u64) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.find(address).is_some())
+    }
+}
+
+/// The PTX of the kernels that fill memory, copy it, and store bytes that were passed as parameters.
+fn kernels() -> String {
+    let mut text = String::from(
+        "// Kernels for the fills and copies that host code has ordered.\n\
+         .version 6.0\n.target sm_50\n.address_size 64\n",
+    );
+    // Thread `t` of `n` handles the bytes `t`, `t + n`, `t + 2 n` and so on.
+    let each_byte = |text: &mut String, name: &str, second: &str, body: &str| {
+        let _ = write!(
+            text,
+            "\n.visible .entry {name}(.param .u64 {name}_to, .param .u64 {name}_{second}, .param .u64 {name}_last)\n{{\n\
+             .reg .pred %p<2>;\n.reg .b16 %h<2>;\n.reg .b32 %r<5>;\n.reg .b64 %rd<9>;\n\
+             ld.param.u64 %rd1, [{name}_to];\nld.param.u64 %rd2, [{name}_{second}];\nld.param.u64 %rd3, [{name}_last];\n\
+             mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %ntid.x;\nmov.u32 %r3, %tid.x;\nmov.u32 %r4, %nctaid.x;\n\
+             mul.wide.u32 %rd4, %r1, %r2;\ncvt.u64.u32 %rd5, %r3;\nadd.s64 %rd4, %rd4, %rd5;\nmul.wide.u32 %rd5, %r4, %r2;\n\
+             {body}\nret;\n}}\n"
+        );
+    };
+    each_byte(
+        &mut text,
+        FILL,
+        "bytes",
+        "cvta.to.global.u64 %rd1, %rd1;\ncvt.u16.u64 %h1, %rd3;\nNEXT:\nsetp.ge.u64 %p1, %rd4, %rd2;\n@%p1 bra DONE;\n\
+         add.s64 %rd6, %rd1, %rd4;\nst.global.u8 [%rd6], %h1;\nadd.s64 %rd4, %rd4, %rd5;\nbra NEXT;\nDONE:",
+    );
+    each_byte(
+        &mut text,
+        COPY,
+        "from",
+        "cvta.to.global.u64 %rd1, %rd1;\ncvta.to.global.u64 %rd2, %rd2;\nNEXT:\nsetp.ge.u64 %p1, %rd4, %rd3;\n\
+         @%p1 bra DONE;\nadd.s64 %rd6, %rd2, %rd4;\nld.global.u8 %h1, [%rd6];\nadd.s64 %rd6, %rd1, %rd4;\n\
+         st.global.u8 [%rd6], %h1;\nadd.s64 %rd4, %rd4, %rd5;\nbra NEXT;\nDONE:",
+    );
+    let words = (0..WORDS).map(|word| format!(", .param .u64 {STORE}_{word}")).collect::<String>();
+    let _ = write!(
+        text,
+        "\n.visible .entry {STORE}(.param .u64 {STORE}_to, .param .u64 {STORE}_bytes{words})\n{{\n\
+         .reg .pred %p<3>;\n.reg .b16 %h<2>;\n.reg .b32 %r<2>;\n.reg .b64 %rd<5>;\n\
+         mov.u32 %r1, %tid.x;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra DONE;\n\
+         ld.param.u64 %rd1, [{STORE}_to];\nld.param.u64 %rd2, [{STORE}_bytes];\ncvta.to.global.u64 %rd1, %rd1;\n"
+    );
+    for byte in 0..STORED {
+        if byte % 8 == 0 {
+            let _ = writeln!(text, "ld.param.u64 %rd3, [{STORE}_{}];", byte / 8);
+        }
+        let _ = writeln!(
+            text,
+            "setp.gt.u64 %p2, %rd2, {byte};\nshr.u64 %rd4, %rd3, {};\ncvt.u16.u64 %h1, %rd4;\n@%p2 st.global.u8 [%rd1+{byte}], %h1;",
+            8 * (byte % 8)
+        );
+    }
+    text.push_str("DONE:\nret;\n}\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_emulator::{Config, Device, Launch};
+
+    use super::*;
+
+    fn launch(device: &mut Device, text: &str, symbol: &str, params: &[u64]) {
+        let module = device.load(text).expect("PTX");
+        let function = module.function(symbol).expect("a kernel");
+        let params = params.iter().map(|it| it.to_le_bytes().to_vec()).collect();
+        let launch =
+            Launch { grid: [2, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0, params, limit: opt_emulator::Limit::default() };
+        device.launch(&function, &launch).expect("launched");
+    }
+
+    #[test]
+    fn own_kernels_fill_copy_and_store() {
+        let text = kernels();
+        let mut device = Device::new(Config { memory: 1 << 20, threads: 1, ..Config::default() });
+        let (from, to) = (device.alloc(2000).expect("room"), device.alloc(2000).expect("room"));
+        launch(&mut device, &text, FILL, &[from, 2000, 0x17]);
+        launch(&mut device, &text, FILL, &[to, 2000, 0]);
+        launch(&mut device, &text, COPY, &[to + 3, from, 1000]);
+        let mut found = vec![0; 2000];
+        device.read(to, &mut found).expect("read");
+        assert!(found[..3].iter().all(|&byte| byte == 0) && found[3..1003].iter().all(|&byte| byte == 0x17));
+        assert!(found[1003..].iter().all(|&byte| byte == 0));
+        for bytes in [1_u8, 8, 77, 128] {
+            let source: Vec<u8> = (1..=128).collect();
+            let words = source.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            launch(&mut device, &text, FILL, &[to, 2000, 0]);
+            let params: Vec<u64> = [to + 5, bytes.into()].into_iter().chain(words).collect();
+            launch(&mut device, &text, STORE, &params);
+            device.read(to, &mut found).expect("read");
+            let stored = usize::from(bytes);
+            assert_eq!(found[5..5 + stored], source[..stored]);
+            assert!(found[5 + stored..].iter().all(|&byte| byte == 0), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn addresses_in_parameters_are_attributed_to_their_buffers() {
+        let mut recording = Recording::default();
+        let input = recording.add(Pointer::Argument(2), 12);
+        let output = recording.add(Pointer::Output(0), 0);
+        assert_eq!(input % 64, 12);
+        let mut bytes = Vec::new();
+        for word in [7, input - 4, output + 100, 0x7fff_1234_5678_0000, output] {
+            bytes.extend(u64::to_le_bytes(word));
+        }
+        let param = recording.param(bytes[..36].to_vec());
+        let expected = [(8, Pointer::Argument(2), -4), (16, Pointer::Output(0), 100)];
+        let found: Vec<_> = param.addresses.iter().map(|it| (it.at, it.pointer, it.offset)).collect();
+        assert_eq!(found, expected, "the last word is cut off");
+        assert!(recording.param(2.0_f64.to_le_bytes().to_vec()).addresses.is_empty());
+    }
+}

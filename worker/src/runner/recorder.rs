@@ -1,0 +1,204 @@
+//! Records the launches that a candidate's host code makes, in the sandboxed process of a build.
+//!
+//! The process loads the candidate's library and forks for each call, so that no call sees what an earlier one has
+//! changed. The child calls the candidate and sends its result through a pipe. The candidate runs in this process too
+//! (constructors) and can forge every result, but a result is only a list of launches, which a worker checks.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+use opt_shared::launch::Pointer;
+use opt_shared::wait::readable;
+
+use super::abi::{Arguments, Form, NOTHING, ON_CUDA};
+use super::cudart::{self, recording};
+use super::frame::{EntrySetup, InputRange};
+use super::load::Loaded;
+use super::load::dlopen;
+use super::passing;
+use super::recording_format::{HostView, RecordOrder, RecordedCall, Recording};
+
+/// The time limit for one call. Host code that only launches kernels needs microseconds.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// The largest size of a call's result, in bytes.
+const MAX_RESULT: u64 = 64 << 20;
+/// The code with which a candidate refuses an entry (`OPT_UNSUPPORTED`).
+const REFUSES_ENTRY: i32 = -2;
+/// The prefix of the error text of a call that was not done in time.
+const TIMEOUT: &str = "opt.Timeout: ";
+const INCOMPLETE: &str = "the arguments of the recorder are not a library, an order, `-o` and an output file";
+
+type Recorded = Result<RecordedCall, String>;
+
+/// Records all calls of an order and writes the artifact. Returns the exit code, or the reason why nothing could be
+/// recorded.
+pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
+    let [library, order, flag, output] = arguments else { return Err(INCOMPLETE.to_owned()) };
+    if flag != "-o" {
+        return Err(INCOMPLETE.to_owned());
+    }
+    let failed = |what: &str, path: &OsString, error: &dyn std::fmt::Display| {
+        format!("{what} {}: {error}", Path::new(path).display())
+    };
+    let bytes = std::fs::read(order).map_err(|error| failed("reading", order, &error))?;
+    let order_read: RecordOrder =
+        postcard::from_bytes(&bytes).map_err(|error| failed("decoding", order, &error))?;
+    let library = CString::new(library.as_bytes()).map_err(|error| error.to_string())?;
+    recording::begin();
+    let loaded = dlopen::load_for_recording(&library, &order_read.symbol).map_err(cudart::explain);
+    let mut calls = Vec::with_capacity(order_read.calls.len());
+    let mut overdue = None;
+    for view in &order_read.calls {
+        let key = view.key().map_err(|error| format!("encoding a call: {error}"))?;
+        let result = match (&loaded, &overdue) {
+            (Err(text), _) | (_, Some(text)) => Err(text.clone()),
+            (Ok(loaded), None) => in_child(loaded, view)?,
+        };
+        // If one call hangs, others probably hang too, and each would take its whole time.
+        overdue = result.as_ref().err().filter(|text| text.starts_with(TIMEOUT)).cloned();
+        calls.push((key, result.map_err(|text| text.replace(cudart::DEVICE_NAME, cudart::RECORDER_NAME))));
+    }
+    let content = Recording { images: recording::images(), calls }.to_bytes();
+    let content = content.map_err(|error| format!("encoding the recorded launches: {error}"))?;
+    std::fs::write(output, content).map_err(|error| failed("writing", output, &error))?;
+    Ok(0)
+}
+
+/// Makes a call in a copy of this process. The outer error is one of ours.
+fn in_child(loaded: &Loaded, view: &HostView) -> Result<Recorded, String> {
+    let (ours, theirs) = std::io::pipe().map_err(|error| format!("creating a pipe: {error}"))?;
+    // SAFETY: this process has one thread, unless the candidate has started others, which do not exist in the child. A
+    // lock that such a thread holds can make the child wait; then it is killed at its time limit.
+    match unsafe { fork() }.map_err(|error| format!("copying the process: {error}"))? {
+        ForkResult::Child => {
+            drop(ours);
+            let result = call(loaded, view);
+            super::stdout::flush();
+            let sent = postcard::to_stdvec(&result).ok().and_then(|bytes| (&theirs).write_all(&bytes).ok());
+            // SAFETY: ends this process without running destructors, which belong to the parent.
+            unsafe { libc::_exit(i32::from(sent.is_none())) }
+        }
+        ForkResult::Parent { child } => {
+            drop(theirs);
+            let received = receive(File::from(std::os::fd::OwnedFd::from(ours)));
+            if received.is_none() {
+                // Either the child has ended without a result, or its time is over.
+                let _ = kill(child, Signal::SIGKILL);
+            }
+            let end = reap(child);
+            Ok(match received.as_deref().map(postcard::from_bytes::<Recorded>) {
+                Some(Ok(result)) => result,
+                Some(Err(_)) => Err(format!("opt.Crashed: {end} while its launches were recorded")),
+                None => Err(format!(
+                    "{TIMEOUT}the host code was not done after {CALL_LIMIT:?} while its launches were recorded"
+                )),
+            })
+        }
+    }
+}
+
+/// Returns what a child has sent when it closes the pipe, or `None` if it has not done so in time.
+fn receive(mut pipe: File) -> Option<Vec<u8>> {
+    let deadline = Instant::now() + CALL_LIMIT;
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; 64 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || MAX_RESULT < bytes.len() as u64 {
+            return None;
+        }
+        if !readable(pipe.as_fd(), left).unwrap_or(true) {
+            continue;
+        }
+        match pipe.read(&mut piece) {
+            Ok(0) | Err(_) => return Some(bytes),
+            Ok(length) => bytes.extend_from_slice(&piece[..length]),
+        }
+    }
+}
+
+/// Waits for the end of a child, and describes it.
+fn reap(child: Pid) -> String {
+    loop {
+        match waitpid(child, None) {
+            Ok(WaitStatus::Exited(_, code)) => return format!("the host code ended its process with code {code}"),
+            Ok(WaitStatus::Signaled(_, signal, _)) => return format!("the host code was ended by {signal}"),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return format!("the process of the host code is lost ({error})"),
+        }
+    }
+}
+
+/// Calls the candidate once and returns its launches. The error text has a prefix that names a status.
+fn call(loaded: &Loaded, view: &HostView) -> Recorded {
+    let mut form = Form::default();
+    // Each repetition changes the form of at least one argument, so the call is repeated only a few times.
+    loop {
+        recording::begin();
+        let inputs: Vec<*mut u8> = view
+            .inputs
+            .iter()
+            .map(|input| match input.bytes {
+                0 => std::ptr::null_mut(),
+                _ => recording::show(Pointer::Argument(input.argument), input.phase),
+            })
+            .collect();
+        let setup = EntrySetup {
+            inputs: view
+                .inputs
+                .iter()
+                .map(|input| InputRange { source: 0, file_offset: 0, bytes: input.bytes, address_phase: 0 })
+                .collect(),
+            arguments: view.arguments.clone(),
+            outputs: view.outputs.clone(),
+            page_by_page: false,
+            resident: false,
+            pooled: false,
+            variants: Vec::new(),
+            call: None,
+        };
+        let mut arguments = Arguments::build(&setup, &inputs, ON_CUDA).map_err(str::to_owned)?;
+        let outputs = view.outputs.iter().enumerate().map(|(output, wire)| {
+            if wire.shape.contains(&0) {
+                std::ptr::null_mut()
+            } else {
+                recording::show(Pointer::Output(output), 0)
+            }
+        });
+        let outputs: Vec<*mut u8> = outputs.collect();
+        arguments.renew(false, outputs.into_iter());
+        cudart::begin_call();
+        // SAFETY: the plan claims that the symbol has this signature. If the claim is false, only this process is
+        // harmed.
+        let (code, value) = unsafe { arguments.call(loaded.run, &form) };
+        if let Some(text) = cudart::end_call(code) {
+            return Err(text);
+        }
+        if code == REFUSES_ENTRY {
+            return Err(format!("opt.Unsupported: the candidate does not support this entry (it returned {code})"));
+        }
+        if code != 0 {
+            let raised = loaded.raised.take();
+            if raised.as_deref().is_some_and(|error| passing::adapt(&mut form, error, &arguments, false)) {
+                continue;
+            }
+            let raised = raised.map_or(String::new(), |text| format!(": {text}"));
+            return Err(format!("opt.Raised: the host code returned {code} (0 means done){raised}"));
+        }
+        if value.type_index != NOTHING.type_index {
+            return Err(format!(
+                "opt.Unsupported: the host code returns a value, and {} knows only outputs that are passed to it",
+                cudart::DEVICE_NAME
+            ));
+        }
+        return Ok(recording::take());
+    }
+}

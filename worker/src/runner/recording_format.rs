@@ -1,0 +1,97 @@
+//! The format of recorded launches: what the recorder is told about each call, and the artifact that it writes.
+//!
+//! The process that writes the artifact has run the candidate, so a reader must check everything in it.
+
+use opt_shared::launch::Address;
+use serde::{Deserialize, Serialize};
+
+use super::frame::{WireArgument, WireOutput};
+
+/// The largest number of launches, fills and copies of one call.
+pub(crate) const MAX_STEPS: usize = 4096;
+/// The largest number of allocations of one call.
+pub(crate) const MAX_WORKSPACES: usize = 256;
+/// The largest number of libraries' images, each of which becomes a module.
+pub(crate) const MAX_IMAGES: usize = 256;
+/// The largest number of different calls of a job.
+pub(crate) const MAX_CALLS: usize = 4096;
+/// The largest size of all parameters of a launch, in bytes, which is CUDA's limit since version 12.1.
+pub(crate) const MAX_PARAMS: usize = 32_764;
+pub(crate) const MAGIC: &[u8] = b"opt-launches 1\n";
+
+/// The digest of a `HostView`.
+pub(crate) type Key = [u8; 32];
+
+/// What host code sees of a call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HostView {
+    /// The arguments. A tensor's range is its index in `inputs`.
+    pub(crate) arguments: Vec<WireArgument>,
+    pub(crate) inputs: Vec<InputView>,
+    /// The outputs, without memory.
+    pub(crate) outputs: Vec<WireOutput>,
+}
+
+/// A tensor among the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InputView {
+    /// The index of the argument.
+    pub(crate) argument: usize,
+    /// The size from the first element to the last. It is 0 if there are no elements.
+    pub(crate) bytes: u64,
+    /// The address modulo the alignment of device memory.
+    pub(crate) phase: u64,
+}
+
+impl HostView {
+    pub(crate) fn key(&self) -> Result<Key, postcard::Error> {
+        Ok(*blake3::hash(&postcard::to_stdvec(self)?).as_bytes())
+    }
+}
+
+/// The order to record the launches of some calls.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RecordOrder {
+    /// The name of the function to call.
+    pub(crate) symbol: String,
+    pub(crate) calls: Vec<HostView>,
+}
+
+/// The content of the artifact.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Recording {
+    /// PTX, one image for each module.
+    pub(crate) images: Vec<String>,
+    /// For each call, its launches or an error text. The prefix of the text names a status (`stage::failure`).
+    pub(crate) calls: Vec<(Key, Result<RecordedCall, String>)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecordedCall {
+    pub(crate) steps: Vec<RecordedStep>,
+    /// The sizes of the buffers that host code allocated, in bytes.
+    pub(crate) workspaces: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecordedStep {
+    /// The index of the image.
+    pub(crate) image: usize,
+    pub(crate) symbol: String,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_mem: u32,
+    pub(crate) params: Vec<RecordedParam>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RecordedParam {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) addresses: Vec<Address>,
+}
+
+impl Recording {
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_extend(self, MAGIC.to_vec())
+    }
+}
