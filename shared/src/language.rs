@@ -262,9 +262,12 @@ impl Language {
         let name = self.name();
         match (self.is_device_code(), device) {
             (false, Device::Emulated) if self.needs_device() => None,
+            (false, Device::Cpu) if self == Self::Cuda => Some(format!(
+                "`{name}` does not run on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card; for a \
+                 file that has only `__global__` functions, write `language = \"cuda-device\"` with its launches)"
+            )),
             (false, _) if self.needs_device() => Some(format!(
-                "`{name}` runs on the emulated device only, and the device of this run is `{device}` (set `[run] device` to `emulated`{})",
-                if self == Self::Cuda { "; for a file that has only `__global__` functions, write `language = \"cuda-device\"` with its launches" } else { "" }
+                "`{name}` runs on the emulated device only, and the device of this run is `{device}` (set `[run] device` to `emulated`)"
             )),
             (true, Device::Cpu) => Some(format!(
                 "`{name}` runs on a device, not on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"

@@ -10,6 +10,7 @@ mod control;
 mod cuda;
 mod cuda_ffi;
 mod cuda_launchers;
+mod cuda_recorded;
 mod cycles;
 mod demo;
 mod device_runs;

@@ -17,8 +17,8 @@ use opt_shared::units::Bytes;
 use crate::recorded::is_materialised;
 use crate::runner::frame::{WireArgument, WireOutput};
 use crate::runner::recording_format::{
-    HostView, InputView, Key, MAGIC, MAX_CALLS, MAX_IMAGES, MAX_PARAMS, MAX_STEPS, MAX_WORKSPACES, RecordedCall,
-    RecordedParam, RecordedStep, Recording,
+    HostView, InputView, Key, MAGIC, MAX_CALLS, MAX_IMAGES, MAX_PARAMS, MAX_STEPS, MAX_WORKSPACES,
+    RecordedCall, RecordedParam, RecordedStep, Recording,
 };
 use crate::wire::{plain_argument, signed, wire_type};
 
@@ -82,8 +82,7 @@ impl RecordedLaunches {
         if !recording.calls.iter().filter_map(|(_, call)| call.as_ref().ok()).all(is_sound) {
             return Err("a launch in it is impossible");
         }
-        let images = recording.images.into_iter().map(String::into_bytes).collect();
-        Ok(Self { images, calls: recording.calls.into_iter().collect() })
+        Ok(Self { images: recording.images, calls: recording.calls.into_iter().collect() })
     }
 
     /// Returns the launches of a call. The error text says why there are none.
@@ -157,7 +156,7 @@ mod tests {
         let view = view_of(&[], &[]);
         let call = RecordedCall { steps: vec![step], workspaces: vec![64] };
         Recording {
-            images: vec![".version 7.0".to_owned()],
+            images: vec![b".version 7.0".to_vec()],
             calls: vec![(view.key().expect("a key"), Ok(call)), ([3; 32], Err("opt.Raised: no".to_owned()))],
         }
     }
@@ -191,7 +190,8 @@ mod tests {
         if let (_, Ok(call)) = &mut recording.calls[0] {
             call.steps[0].params[0].addresses[0].pointer = Pointer::Output(0);
         }
-        let read = RecordedLaunches::read(&recording.to_bytes().expect("encoded")).expect("outputs are not known yet");
+        let read = RecordedLaunches::read(&recording.to_bytes().expect("encoded"))
+            .expect("outputs are not known yet");
         assert!(read.resolve(&[], &[]).expect_err("no output").contains("does not have"));
     }
 

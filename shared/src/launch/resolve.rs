@@ -50,7 +50,10 @@ pub enum Value {
     Null,
     Scalar(Scalar),
     /// The bytes that host code passed, some of which are addresses.
-    Bytes { bytes: Vec<u8>, addresses: Vec<Address> },
+    Bytes {
+        bytes: Vec<u8>,
+        addresses: Vec<Address>,
+    },
 }
 
 /// An address of eight bytes in the value of a parameter.

@@ -95,7 +95,7 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
             candidate("sources = [\"k.cu\"]").replace("\"emulated\"", "\"cpu\""),
             5,
             1,
-            "`cuda` runs on the emulated device only",
+            "`cuda` does not run on the CPU",
         ),
         (launch("symbol = \"f\"\ngrid = 1"), 7, 1, "the key `block` is missing"),
         (launch(&format!("{valid}\nargs = [\"out.numle\"]")), 11, 14, "expected `numel`, `shape[…]`"),

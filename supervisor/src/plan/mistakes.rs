@@ -200,7 +200,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             4,
             15,
             "job.candidates",
-            "`cuda` runs on the emulated device only",
+            "`cuda` does not run on the CPU",
         ),
         ("candidates = [\"mixed/*\"]", 4, 15, "job.candidates", "such as `notes.md`"),
         (

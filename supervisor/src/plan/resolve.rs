@@ -117,7 +117,10 @@ impl Levels<'_> {
             let mut listed =
                 list_candidates(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
             if let Some(device) = self.device {
-                listed.drafts.iter_mut().for_each(|draft| draft.source.language = draft.source.language.on(device));
+                listed
+                    .drafts
+                    .iter_mut()
+                    .for_each(|draft| draft.source.language = draft.source.language.on(device));
             }
             report_unfit(&listed, self.device, findings);
             let captures = captures_of(raw, findings);

@@ -52,7 +52,7 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
     let order_read: RecordOrder =
         postcard::from_bytes(&bytes).map_err(|error| failed("decoding", order, &error))?;
     let library = CString::new(library.as_bytes()).map_err(|error| error.to_string())?;
-    recording::begin();
+    recording::begin_loading(order_read.architecture);
     let loaded = dlopen::load_for_recording(&library, &order_read.symbol).map_err(cudart::explain);
     let mut calls = Vec::with_capacity(order_read.calls.len());
     let mut overdue = None;
@@ -129,7 +129,9 @@ fn receive(mut pipe: File) -> Option<Vec<u8>> {
 fn reap(child: Pid) -> String {
     loop {
         match waitpid(child, None) {
-            Ok(WaitStatus::Exited(_, code)) => return format!("the host code ended its process with code {code}"),
+            Ok(WaitStatus::Exited(_, code)) => {
+                return format!("the host code ended its process with code {code}");
+            }
             Ok(WaitStatus::Signaled(_, signal, _)) => return format!("the host code was ended by {signal}"),
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return format!("the process of the host code is lost ({error})"),
@@ -183,7 +185,9 @@ fn call(loaded: &Loaded, view: &HostView) -> Recorded {
             return Err(text);
         }
         if code == REFUSES_ENTRY {
-            return Err(format!("opt.Unsupported: the candidate does not support this entry (it returned {code})"));
+            return Err(format!(
+                "opt.Unsupported: the candidate does not support this entry (it returned {code})"
+            ));
         }
         if code != 0 {
             let raised = loaded.raised.take();

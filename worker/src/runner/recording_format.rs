@@ -54,14 +54,16 @@ impl HostView {
 pub(crate) struct RecordOrder {
     /// The name of the function to call.
     pub(crate) symbol: String,
+    /// The architecture of the card, such as 90; `None` if the launches are not for a card.
+    pub(crate) architecture: Option<u32>,
     pub(crate) calls: Vec<HostView>,
 }
 
 /// The content of the artifact.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recording {
-    /// PTX, one image for each module.
-    pub(crate) images: Vec<String>,
+    /// PTX or machine code, one image for each module.
+    pub(crate) images: Vec<Vec<u8>>,
     /// For each call, its launches or an error text. The prefix of the text names a status (`stage::failure`).
     pub(crate) calls: Vec<(Key, Result<RecordedCall, String>)>,
 }

@@ -92,7 +92,8 @@ fn named(raised: &str) -> Option<(Status, &str)> {
 /// refuses the entry. `detail` shows this by naming one of them. If the candidate does not run on the emulated
 /// device, it must have forged this text, which is then ignored.
 pub(crate) fn device_lacks_a_feature(launcher: Launcher, detail: &str) -> bool {
-    let names_a_device = ["the emulated device", "the recorder of launches"].iter().any(|name| detail.contains(name));
+    let names_a_device =
+        ["the emulated device", "the recorder of launches"].iter().any(|name| detail.contains(name));
     (launcher.has_cuda_runtime() || launcher == Launcher::Kernel) && names_a_device
 }
 

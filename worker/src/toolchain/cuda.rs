@@ -36,8 +36,7 @@ pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> R
     let fixed = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
     let mut arguments: Vec<OsString> = fixed.map(OsString::from).to_vec();
     arguments.extend(parts.flags);
-    let names_architecture = |flag: &String| ARCHITECTURE.iter().any(|option| flag.starts_with(option));
-    if !build.extra_flags.iter().any(names_architecture) {
+    if !build.extra_flags.iter().any(|flag| names_architecture(flag)) {
         arguments.extend(["-gencode".into(), format!("arch={PTX_FOR},code={PTX_FOR}").into()]);
     }
     arguments.extend(build.extra_flags.iter().map(OsString::from));
@@ -70,6 +69,11 @@ pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> R
         toolchain: nvcc.parent().and_then(|folder| folder.parent()).map(PathBuf::from).into_iter().collect(),
         next: None,
     })
+}
+
+/// Returns true if an option selects an architecture.
+pub(super) fn names_architecture(flag: &str) -> bool {
+    ARCHITECTURE.iter().any(|option| flag.starts_with(option))
 }
 
 const MISSING: &str = "nvcc, the compiler for CUDA with host code, was not found (name a folder of the CUDA toolkit, or of a Python \

@@ -11,10 +11,13 @@ use std::path::Path;
 use opt_shared::arguments::{Entry, bind, judged};
 use opt_shared::capture::CaptureFile;
 use opt_shared::causes::chain;
+use opt_shared::device::ComputeCapability;
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, RecordedCalls};
+use opt_shared::outcome::Status;
 
-use super::cuda::Cuda;
+use super::cuda::{Cuda, names_architecture};
+use super::nvrtc::PTX_FOR;
 use super::{Folders, Program, Recipe, Step, Toolchain};
 use crate::launches::view_of;
 use crate::runner::recording_format::{HostView, Key, MAX_CALLS, RecordOrder};
@@ -23,7 +26,17 @@ pub(super) struct CudaRecorded;
 
 impl Toolchain for CudaRecorded {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
-        let mut step = match Cuda.recipe(task, folders) {
+        // A card's driver may refuse PTX of a newer toolkit, so the library gets machine code for the card too. Its PTX
+        // tells the recorder the sizes of the kernels' parameters.
+        let mut with_machine_code = task.clone();
+        let flags = &mut with_machine_code.build.extra_flags;
+        if let Some(card) = task.capability.filter(|_| !flags.iter().any(|flag| names_architecture(flag))) {
+            let code = card.machine_code();
+            let architecture = code.replacen("sm_", "compute_", 1);
+            flags.push(format!("-gencode=arch={PTX_FOR},code={PTX_FOR}"));
+            flags.push(format!("-gencode=arch={architecture},code={code}"));
+        }
+        let mut step = match Cuda.recipe(&with_machine_code, folders) {
             Recipe::Run(step) => step,
             other => return other,
         };
@@ -43,15 +56,14 @@ impl Toolchain for CudaRecorded {
             Err(why) => return Recipe::Unavailable(why),
         };
         let order = folders.include.join("launches.order");
-        let written = postcard::to_stdvec(&RecordOrder { symbol: task.source.symbol.to_string(), calls })
+        let written = postcard::to_stdvec(&order_of(task, calls))
             .map_err(std::io::Error::other)
             .and_then(|bytes| fs::write(&order, bytes));
         if let Err(error) = written {
             return Recipe::Unavailable(format!("writing {}: {error}", order.display()));
         }
         let output = folders.scratch.join("candidate.launches");
-        let arguments =
-            vec![step.output.clone().into(), order.into(), "-o".into(), output.clone().into()];
+        let arguments = vec![step.output.clone().into(), order.into(), "-o".into(), output.clone().into()];
         step.next = Some(Box::new(Step {
             compiler: crate::runner::cudart::RECORDER_NAME.to_owned(),
             program: Program::Recorder,
@@ -65,6 +77,20 @@ impl Toolchain for CudaRecorded {
         }));
         Recipe::Run(step)
     }
+
+    fn advice(&self, status: Status, log: &str) -> Option<String> {
+        let is_too_new = status == Status::CompileError && log.contains("Unsupported gpu architecture");
+        is_too_new.then(|| {
+            "this nvcc is too old for the card (install a newer one, or name an architecture in `extra_flags`, such as \
+             `-gencode=arch=compute_80,code=compute_80`)"
+                .to_owned()
+        })
+    }
+}
+
+fn order_of(task: &BuildTask, calls: Vec<HostView>) -> RecordOrder {
+    let architecture = task.capability.map(ComputeCapability::number);
+    RecordOrder { symbol: task.source.symbol.to_string(), architecture, calls }
 }
 
 /// Reads the entries until they have all been read or contain more than `MAX_CALLS` different calls.

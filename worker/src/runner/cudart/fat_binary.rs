@@ -9,6 +9,9 @@ const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const MAGIC: u32 = 0xba55_ed50;
 /// The kind of an entry that contains PTX.
 const KIND_OF_PTX: u16 = 1;
+/// The kind of an entry that contains machine code, as an ELF file.
+const KIND_OF_MACHINE_CODE: u16 = 2;
+const ELF: &[u8] = b"\x7fELF";
 /// The offsets of fields in the header of an entry, in bytes.
 const HEADER_BYTES_AT: usize = 4;
 const PAYLOAD_BYTES_AT: usize = 8;
@@ -25,32 +28,56 @@ struct Wrapper {
     name: *const c_void,
 }
 
-/// Returns the PTX for the newest architecture that the emulated device can run, or the reason why there is no such
-/// PTX.
+/// The device code of a library.
+pub(super) struct DeviceCode {
+    /// The PTX for the newest architecture that the device can run, or the reason why there is no such PTX.
+    pub(super) text: Result<String, String>,
+    /// The machine code for the device, if the library has it.
+    pub(super) machine_code: Option<Vec<u8>>,
+}
+
+/// Returns the device code for a card of this architecture or, if it is `None`, for the emulated device.
 ///
 /// # Safety
 /// `wrapper` must be the pointer that nvcc's code passes to `__cudaRegisterFatBinary`.
-pub(super) unsafe fn ptx(wrapper: *const c_void) -> Result<String, String> {
+pub(super) unsafe fn device_code(wrapper: *const c_void, card: Option<u32>) -> DeviceCode {
     // SAFETY: the caller's obligation; the magic numbers are checked before anything that follows them is read.
     let bytes = unsafe {
         let wrapper = &*wrapper.cast::<Wrapper>();
         if wrapper.magic != WRAPPER_MAGIC || wrapper.data.cast::<u32>().read_unaligned() != MAGIC {
-            return Err("the library's device code has an unknown format".to_owned());
+            let text = Err("the library's device code has an unknown format".to_owned());
+            return DeviceCode { text, machine_code: None };
         }
         let header = usize::from(wrapper.data.add(6).cast::<u16>().read_unaligned());
         let length = wrapper.data.add(8).cast::<u64>().read_unaligned();
         let length = usize::try_from(length).unwrap_or(0);
         std::slice::from_raw_parts(wrapper.data.add(header), length)
     };
-    of_entries(bytes)
+    DeviceCode {
+        text: ptx_of(bytes, card.unwrap_or(DEVICE)),
+        machine_code: card.and_then(|card| machine_code_of(bytes, card)),
+    }
 }
 
-/// Returns the PTX for the newest architecture that the device can run.
-fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
+fn machine_code_of(mut bytes: &[u8], architecture: u32) -> Option<Vec<u8>> {
+    while let Some(entry) = Entry::first(bytes) {
+        if entry.kind == KIND_OF_MACHINE_CODE
+            && entry.architecture == architecture
+            && entry.payload.starts_with(ELF)
+        {
+            return Some(entry.payload.to_vec());
+        }
+        bytes = entry.rest;
+    }
+    None
+}
+
+/// Returns the PTX for the newest architecture, up to this one.
+fn ptx_of(mut bytes: &[u8], newest: u32) -> Result<String, String> {
     let mut best: Option<(u32, &[u8])> = None;
     while let Some(entry) = Entry::first(bytes) {
         let is_newer = best.is_none_or(|(known, _)| known < entry.architecture);
-        if entry.kind == KIND_OF_PTX && entry.architecture <= DEVICE && is_newer {
+        if entry.kind == KIND_OF_PTX && entry.architecture <= newest && is_newer {
             best = Some((entry.architecture, entry.payload));
         }
         bytes = entry.rest;
@@ -114,13 +141,29 @@ mod tests {
             entry(1, 80, b".version 2\0\0"),
             entry(1, 90, b".version 3\0"),
         ];
-        assert_eq!(of_entries(&all.concat()), Ok(".version 2".to_owned()));
-        assert!(of_entries(&all[3]).expect_err("too new").contains("no PTX that the emulated device runs"));
-        assert!(of_entries(&entry(1, 80, b"\x01\x02")).expect_err("no text").contains("is compressed"));
+        assert_eq!(ptx_of(&all.concat(), DEVICE), Ok(".version 2".to_owned()));
+        assert!(
+            ptx_of(&all[3], DEVICE).expect_err("too new").contains("no PTX that the emulated device runs")
+        );
+        assert!(ptx_of(&entry(1, 80, b"\x01\x02"), DEVICE).expect_err("no text").contains("is compressed"));
+        assert_eq!(ptx_of(&all.concat(), 90), Ok(".version 3\0".trim_end_matches('\0').to_owned()));
         // The first case has a length beyond the end, and the second has a header that is too short.
         let mut cut = entry(1, 80, b".version 2\0");
         cut.truncate(70);
-        assert!(of_entries(&cut).is_err());
-        assert!(of_entries(&[0; 200]).is_err());
+        assert!(ptx_of(&cut, DEVICE).is_err());
+        assert!(ptx_of(&[0; 200], DEVICE).is_err());
+    }
+
+    #[test]
+    fn machine_code_is_found_for_its_architecture_only() {
+        let all = [
+            entry(1, 80, b".version 1\0"),
+            entry(2, 80, b"\x7fELF80"),
+            entry(2, 90, b"\x7fELF90"),
+            entry(2, 86, b"?"),
+        ];
+        assert_eq!(machine_code_of(&all.concat(), 90).as_deref(), Some(&b"\x7fELF90"[..]));
+        assert_eq!(machine_code_of(&all.concat(), 89), None);
+        assert_eq!(machine_code_of(&all.concat(), 86), None, "it is compressed");
     }
 }

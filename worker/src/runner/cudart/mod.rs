@@ -59,6 +59,8 @@ fn runtime() -> MutexGuard<'static, Runtime> {
 struct Image {
     /// The PTX, or the reason why there is none.
     text: Result<String, String>,
+    /// The machine code for the card on which recorded launches will run, if the library has it.
+    machine_code: Option<Vec<u8>>,
     /// The module. It is loaded when it is first used, as by a card's driver.
     module: Option<Module>,
 }
@@ -88,6 +90,8 @@ struct Runtime {
     /// The error that `cudaGetLastError` returns.
     last: u32,
     errors: CallErrors,
+    /// The architecture of the card on which recorded launches will run, such as 90; `None` if there is no card.
+    card: Option<u32>,
     /// What the current call does, if it is recorded instead of executed.
     recording: Option<recording::Recording>,
 }
@@ -109,6 +113,7 @@ impl Runtime {
             dynamic_shared: HashMap::new(),
             last: 0,
             errors: CallErrors::default(),
+            card: None,
             recording: None,
         }
     }
@@ -230,7 +235,9 @@ impl Runtime {
 
     fn variable(&mut self, host: usize) -> Result<(u64, u64), u32> {
         if self.recording.is_some() {
-            return Err(self.unsupported("host code uses a variable of the device, which the emulated device does not record"));
+            return Err(self.unsupported(
+                "host code uses a variable of the device, which the emulated device does not record",
+            ));
         }
         let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
             return Err(self.result(INVALID_SYMBOL));

@@ -79,6 +79,13 @@ impl Recording {
     }
 }
 
+/// Starts to record what a library does while it is loaded. `card` is the architecture of the card on which its launches
+/// will run, such as 90.
+pub(in crate::runner) fn begin_loading(card: Option<u32>) {
+    runtime().card = card;
+    begin();
+}
+
 /// Starts to record a call. Calls that were recorded before are forgotten.
 pub(in crate::runner) fn begin() {
     runtime().recording = Some(Recording::default());
@@ -90,17 +97,29 @@ pub(in crate::runner) fn show(pointer: Pointer, phase: u64) -> *mut u8 {
     super::exports::pointer(address.unwrap_or(0)).cast()
 }
 
-/// Returns what was recorded.
+/// Returns what was recorded. Memory that no operation uses gets the size 0.
 pub(in crate::runner) fn take() -> RecordedCall {
-    runtime().recording.take().unwrap_or_default().call
+    let mut call = runtime().recording.take().unwrap_or_default().call;
+    let params = || call.steps.iter().flat_map(|step| &step.params);
+    let pointers: Vec<Pointer> = params().flat_map(|it| &it.addresses).map(|it| it.pointer).collect();
+    for (number, bytes) in call.workspaces.iter_mut().enumerate() {
+        if !pointers.contains(&Pointer::Workspace(number)) {
+            *bytes = 0;
+        }
+    }
+    call
 }
 
-/// Returns the PTX of each image that the candidate's library has registered, followed by our own kernels. The text of
-/// an image that the library has only in other forms is empty.
-pub(in crate::runner) fn images() -> Vec<String> {
+/// Returns the machine code or PTX of each image that the candidate's library has registered, followed by our own
+/// kernels. An image that the library has only in other forms is empty.
+pub(in crate::runner) fn images() -> Vec<Vec<u8>> {
     let runtime = runtime();
-    let of_library = runtime.images.iter().map(|image| image.text.clone().unwrap_or_default());
-    of_library.chain([kernels()]).collect()
+    let of_library = runtime.images.iter().map(|image| match (&image.machine_code, &image.text) {
+        (Some(code), _) => code.clone(),
+        (None, Ok(text)) => text.clone().into_bytes(),
+        (None, Err(_)) => Vec::new(),
+    });
+    of_library.chain([kernels().into_bytes()]).collect()
 }
 
 impl Runtime {
@@ -292,8 +311,13 @@ mod tests {
         let module = device.load(text).expect("PTX");
         let function = module.function(symbol).expect("a kernel");
         let params = params.iter().map(|it| it.to_le_bytes().to_vec()).collect();
-        let launch =
-            Launch { grid: [2, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0, params, limit: opt_emulator::Limit::default() };
+        let launch = Launch {
+            grid: [2, 1, 1],
+            block: [THREADS, 1, 1],
+            shared_bytes: 0,
+            params,
+            limit: opt_emulator::Limit::default(),
+        };
         device.launch(&function, &launch).expect("launched");
     }
 

@@ -32,7 +32,10 @@ impl DeviceCode {
         }
         let mut recorded = RecordedLaunches::read(&image).map_err(|what| {
             let what = format!("it is not a file of recorded launches: {what}");
-            SessionError::Artifact { candidate: callee.candidate.clone(), source: std::io::Error::other(what) }
+            SessionError::Artifact {
+                candidate: callee.candidate.clone(),
+                source: std::io::Error::other(what),
+            }
         })?;
         Ok(Self { callee, images: std::mem::take(&mut recorded.images), recorded: Some(recorded) })
     }
