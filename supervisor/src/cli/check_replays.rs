@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::JobFacts;
-use crate::driver::survey::needs::runner_terms;
+use crate::driver::survey::needs::{runner_terms, workspaces_of};
 use crate::driver::survey::replay_facts::{Callees, ReplayFacts};
 use crate::plan::{JobPlan, Plan};
 use crate::report::figures::{counted, one_line};
@@ -33,7 +33,8 @@ pub(super) fn check_all<'a>(
         let longest = jobs.iter().map(|job| &job.verify).max_by_key(|verify| verify.call_timeout);
         let verify = longest.unwrap_or(&plan.settings.verify);
         let candidates = jobs.iter().flat_map(|job| &job.candidates);
-        let workspaces = candidates.map(|it| it.launch.workspaces.len()).max().unwrap_or(0);
+        let workspaces =
+            candidates.map(|it| workspaces_of(runner_terms(it).launcher, &it.launch)).max().unwrap_or(0);
         let callees = Callees { runners: &runners, workspaces, device: plan.device() };
         let prediction = replay_facts.prediction(replay, facts, &callees, verify, cores);
         CheckedReplay { plan: replay, facts: replay_facts, prediction }

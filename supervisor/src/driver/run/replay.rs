@@ -20,6 +20,7 @@ use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::driver::answer::replay_state::Figures;
 use crate::driver::folder::register::KeptReplay;
+use crate::driver::survey::needs::workspaces_of;
 use crate::driver::survey::replay_facts::{Callees, ReplayFacts};
 use crate::driver::survey::spec::replay_of_job;
 use crate::plan::{CandidatePlan, ReplayCandidates, ReplayPlan};
@@ -261,7 +262,7 @@ impl Agenda<'_> {
         let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         let callees = underway.chosen.iter().map(|it| &it.callee.callee);
-        let workspaces = callees.map(|it| it.launch.workspaces.len()).max().unwrap_or(0);
+        let workspaces = callees.map(|it| workspaces_of(it.launcher, &it.launch)).max().unwrap_or(0);
         let callees = Callees { runners: &runners, workspaces, device: self.plan.device() };
         let way = facts.prediction(replay, self.facts, &callees, verify, self.cores).spec;
         Step { stage: Stage::Replay, role: Role::Profiler, exclusive: true, ways: [way].into(), paired: None }

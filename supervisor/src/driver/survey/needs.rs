@@ -9,6 +9,7 @@ use std::sync::Arc;
 use opt_shared::device::Device;
 use opt_shared::formula::RunnerTerms;
 use opt_shared::language::Launcher;
+use opt_shared::launch::Launch;
 use opt_shared::message::Role;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::settings::{
@@ -24,6 +25,10 @@ use crate::plan::{CandidatePlan, JobPlan, Stages};
 /// The largest number of candidates, the baseline included, that are timed without screening. If there are more,
 /// screening all of them and timing only the best takes less time than timing them all.
 const MAX_UNSCREENED: usize = 4;
+
+/// The number of workspaces for which a candidate with recorded launches reserves room. If it allocates more, their
+/// padding counts towards `limits.memory`.
+const RECORDED_WORKSPACES: usize = 16;
 
 /// The ways to carry out each stage of a candidate. The first way takes the most memory, and the last takes the least.
 #[derive(Clone)]
@@ -157,7 +162,7 @@ impl<'a> JobNeeds<'a> {
                 && Arc::ptr_eq(&seen_before.verify, &candidate.verify)
                 && Arc::ptr_eq(&seen_before.profile, &candidate.profile)
                 && seen_before.launcher == runner_terms(candidate).launcher
-                && seen_before.workspaces == candidate.launch.workspaces.len()
+                && seen_before.workspaces == workspaces(candidate)
                 && seen_before.is_baseline == is_baseline
                 && seen_before.partial == candidate.partial
         });
@@ -177,7 +182,7 @@ impl<'a> JobNeeds<'a> {
                 verify: candidate.verify.clone(),
                 profile: candidate.profile.clone(),
                 launcher: runner_terms(candidate).launcher,
-                workspaces: candidate.launch.workspaces.len(),
+                workspaces: workspaces(candidate),
                 is_baseline,
                 partial: candidate.partial,
                 route: self.route_of(candidate, &needs),
@@ -202,7 +207,7 @@ impl<'a> JobNeeds<'a> {
         let terms = runner_terms(candidate);
         if terms.launcher == Launcher::Kernel {
             let (limits, settings) = (&candidate.limits, &candidate.verify);
-            let workspaces = candidate.launch.workspaces.len();
+            let workspaces = workspaces(candidate);
             return vec![predict::verify_on_device(
                 &numbers,
                 self.emulated,
@@ -230,7 +235,7 @@ impl<'a> JobNeeds<'a> {
         if runner_terms(candidate).launcher == Launcher::Kernel {
             let sides: Vec<DeviceSide<'_>> = std::iter::once(candidate)
                 .chain(baseline)
-                .map(|it| DeviceSide { limits: &it.limits, workspaces: it.launch.workspaces.len() })
+                .map(|it| DeviceSide { limits: &it.limits, workspaces: workspaces(it) })
                 .collect();
             let (verify, settings) = (&candidate.verify, &candidate.profile);
             return vec![predict::profile_on_device(entries, &sides, verify, settings, self.cores)];
@@ -238,6 +243,17 @@ impl<'a> JobNeeds<'a> {
         let sides = Sides { candidate: runner_terms(candidate), baseline: baseline.map(runner_terms) };
         predict::profile(entries, sides, &candidate.verify, &candidate.profile, self.cores)
     }
+}
+
+/// Returns the number of workspaces for which room is reserved on the device. How many a candidate with recorded launches
+/// has is known only after its build.
+pub fn workspaces_of(launcher: Launcher, launch: &Launch) -> usize {
+    let is_recorded = launcher == Launcher::Kernel && launch.steps.is_empty();
+    if is_recorded { RECORDED_WORKSPACES } else { launch.workspaces.len() }
+}
+
+fn workspaces(candidate: &CandidatePlan) -> usize {
+    workspaces_of(candidate.source.language.kind().launcher, &candidate.launch)
 }
 
 /// Returns the settings that determine how much memory a candidate's runners may owe.

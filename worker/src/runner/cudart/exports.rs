@@ -58,9 +58,9 @@ unsafe fn text(name: *const c_char) -> String {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
+    let mut runtime = runtime();
     // SAFETY: nvcc generates this call, and passes a pointer to the wrapper of the fat binary that it has embedded in
     // the library.
-    let mut runtime = runtime();
     let code = unsafe { fat_binary::device_code(wrapper, runtime.card) };
     runtime.images.push(Image { text: code.text, machine_code: code.machine_code, module: None });
     // The handle is the image's index plus 1, because it must not be null.
