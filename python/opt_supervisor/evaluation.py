@@ -31,6 +31,7 @@ SUFFIXES = {
     "cuda": ".cu",
     "cuda-device": ".cu",
     "torch-cuda": ".cu",
+    "cuda-recorded": ".cu",
 }
 
 

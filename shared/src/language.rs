@@ -376,8 +376,8 @@ mod tests {
         for name in ["torch", "torch.compile", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
             let expected = format!(
-                "unknown language `{name}`, expected one of `c`, `cpp`, `so`, `cuda`, `cuda-device`, `ptx`, `cubin`, \
-                 `python`, `torch-extension`"
+                "unknown language `{name}`, expected one of `c`, `cpp`, `so`, `cuda`, `cuda-recorded`, `cuda-device`, `ptx`, \
+                 `cubin`, `python`, `torch-extension`"
             );
             assert!(error.starts_with(&expected), "{error}");
         }

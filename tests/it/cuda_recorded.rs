@@ -9,13 +9,14 @@ use crate::cuda_launchers::{ENDLESS, LAUNCHERS, PTX_ONLY, plan, toolkit};
 
 /// The launchers that end differently than on the emulated device, where their host code and their kernels run in one
 /// process: the status and a part of the detail.
-const DIFFERENT: [(&str, &str, &str); 6] = [
+const DIFFERENT: [(&str, &str, &str); 7] = [
     ("by_the_host", "UNSUPPORTED", "copies device memory to the host"),
     ("writes_an_input", "INPUT_MUTATED", "the input `input`"),
     ("copies_into_an_input", "INPUT_MUTATED", "the input `input`"),
     ("writes_past_the_end", "OUT_OF_BOUNDS", "past the end of `output`"),
     ("loops_on_the_host", "TIMEOUT", "while its launches were recorded"),
     ("too_many_threads", "RUNTIME_ERROR", "2048"),
+    ("forgets_a_barrier", "CRASHED", "a card does not report the place"),
 ];
 
 /// Runs the plan of a scenario on a simulated card.

@@ -1,39 +1,16 @@
 //! The sandboxed process of a build, which locks itself down and then becomes the compiler.
 
-use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 
 use nix::sys::signal::{SigSet, Signal};
-use serde::{Deserialize, Serialize};
 
+use super::compile_order::CompilerKind;
 use super::frame::{FrameError, Reply, ToRunner, receive_from_worker, send_reply};
-use crate::sandbox::confine::{self, Confinement, Descriptors};
+use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CompileOrder {
-    /// The program to execute, or the path of a library to load (NVRTC). Empty for the recorder.
-    pub program: PathBuf,
-    pub kind: CompilerKind,
-    pub arguments: Vec<OsString>,
-    pub work: PathBuf,
-    pub confinement: Confinement,
-}
-
-/// What a process of a build runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CompilerKind {
-    /// A program, which replaces our own code.
-    Program,
-    /// NVRTC, a library that the process loads.
-    Nvrtc,
-    /// Our own code, which records the launches of a candidate's host code.
-    Recorder,
-}
 
 /// Signals that ask a program to end. A service manager may send one of them to all processes of a run at once.
 const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];

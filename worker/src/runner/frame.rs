@@ -43,7 +43,7 @@ pub enum ToRunner {
     /// files with materialised values and with variants, if there are any.
     Entry(EntrySetup),
     /// Makes the process become a compiler. No other frame is sent to it.
-    Compile(crate::runner::compiler::CompileOrder),
+    Compile(crate::runner::compile_order::CompileOrder),
     /// Says that everything is mapped, so that the runner must lock down.
     Begin,
     /// Says that the locked-down runner is watched, so that it must load the candidate and serve calls.

@@ -4,6 +4,7 @@
 //! runner is never reused.
 
 mod abi;
+pub mod compile_order;
 pub mod compiler;
 pub mod control;
 pub(crate) mod cudart;

@@ -27,12 +27,11 @@ use opt_shared::units::Bytes;
 use self::faults::{fault_of_the_machine, is_plenty, status_after_signal};
 use self::memory::{killed_for_memory, refused_memory};
 use crate::link::Link;
-use crate::runner::compiler::CompilerKind;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep, open_written};
-use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
+use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerKind, CompilerSpec};
 use crate::toolchain::log::{
     blames_the_source, digest, missing_header, part_wrote_too_much, ran_out_of_memory,
 };

@@ -15,7 +15,8 @@ use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::link::{Link, LinkError, RunnerNotice};
-use crate::runner::compiler::{CompileOrder, CompilerKind};
+use crate::runner::compile_order::CompileOrder;
+pub(crate) use crate::runner::compile_order::CompilerKind;
 use crate::runner::frame::{FrameError, Reply, ToRunner, receive_reply, send_to_runner};
 use crate::sandbox::handle::{End, HandleError, RunnerHandle};
 use crate::sandbox::policy::{self, CompilerFileAccess};
