@@ -134,7 +134,7 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
             launch(valid).replace("\"emulated\"", "\"cpu\""),
             5,
             1,
-            "`ptx` has no host code and does not run on the CPU",
+            "`ptx` runs on a device, not on the CPU",
         ),
         (
             candidate(
