@@ -130,12 +130,7 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
             "`c` runs on the CPU, and the device of this run is `emulated`",
         ),
         (launch(valid).replace("k.ptx", "k.cubin"), 5, 1, "the emulated device runs PTX but no machine code"),
-        (
-            launch(valid).replace("\"emulated\"", "\"cpu\""),
-            5,
-            1,
-            "`ptx` runs on a device, not on the CPU",
-        ),
+        (launch(valid).replace("\"emulated\"", "\"cpu\""), 5, 1, "`ptx` runs on a device, not on the CPU"),
         (
             candidate(
                 "name = \"f\"\nsources = [\"k.c\"]\n[[job.candidate.launch]]\nsymbol = \"f\"\ngrid = 1\nblock = 1",

@@ -4,11 +4,10 @@
 //! changed. The child calls the candidate and sends its result through a pipe. The candidate runs in this process too
 //! (constructors) and can forge every result, but a result is only a list of launches, which a worker checks.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -51,9 +50,9 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
     let bytes = std::fs::read(order).map_err(|error| failed("reading", order, &error))?;
     let order_read: RecordOrder =
         postcard::from_bytes(&bytes).map_err(|error| failed("decoding", order, &error))?;
-    let library = CString::new(library.as_bytes()).map_err(|error| error.to_string())?;
     recording::begin_loading(order_read.architecture);
-    let loaded = dlopen::load_for_recording(&library, &order_read.symbol).map_err(cudart::explain);
+    let loaded = dlopen::load_for_recording(Path::new(library), &order_read.library_path, &order_read.symbol);
+    let loaded = loaded.map_err(cudart::explain);
     let mut calls = Vec::with_capacity(order_read.calls.len());
     let mut overdue = None;
     for view in &order_read.calls {

@@ -2,6 +2,8 @@
 //!
 //! The process that writes the artifact has run the candidate, so a reader must check everything in it.
 
+use std::path::PathBuf;
+
 use opt_shared::launch::Address;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +56,8 @@ impl HostView {
 pub(crate) struct RecordOrder {
     /// The name of the function to call.
     pub(crate) symbol: String,
+    /// The folders that may contain libraries that the candidate's library needs.
+    pub(crate) library_path: Vec<PathBuf>,
     /// The architecture of the card, such as 90; `None` if the launches are not for a card.
     pub(crate) architecture: Option<u32>,
     pub(crate) calls: Vec<HostView>,

@@ -71,7 +71,7 @@ impl Toolchain for CudaRecorded {
             version: None,
             output,
             artifact: ArtifactKind::Launches,
-            readable: Vec::new(),
+            readable: step.readable.clone(),
             toolchain: Vec::new(),
             next: None,
         }));
@@ -90,7 +90,12 @@ impl Toolchain for CudaRecorded {
 
 fn order_of(task: &BuildTask, calls: Vec<HostView>) -> RecordOrder {
     let architecture = task.capability.map(ComputeCapability::number);
-    RecordOrder { symbol: task.source.symbol.to_string(), architecture, calls }
+    RecordOrder {
+        symbol: task.source.symbol.to_string(),
+        library_path: task.build.library_path.clone(),
+        architecture,
+        calls,
+    }
 }
 
 /// Reads the entries until they have all been read or contain more than `MAX_CALLS` different calls.

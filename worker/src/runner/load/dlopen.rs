@@ -1,7 +1,9 @@
 //! Loads shared libraries by descriptor, and looks up their functions by name.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use opt_shared::language::Launcher;
@@ -11,7 +13,7 @@ use crate::runner::abi::Function;
 use crate::runner::control::{ControlPage, Phase};
 use crate::runner::cudart;
 use crate::runner::ffi_error::RaisedErrors;
-use crate::runner::frame::Setup;
+use crate::runner::frame::{MAX_LIBRARIES, Setup};
 use crate::runner::loader::loader_error;
 use crate::runner::returned::{Place, ReturnedTensors};
 
@@ -74,14 +76,45 @@ fn open(
     Ok((loaded, handle))
 }
 
-/// Loads the library at this path, whose CUDA runtime records what host code does.
-pub(in crate::runner) fn load_for_recording(path: &CStr, symbol: &str) -> Result<Loaded, String> {
-    // SAFETY: the path is NUL-terminated. Constructors of the library run here, in a process that is meant for this.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(loader_error().replace(&*path.to_string_lossy(), "the candidate's library"));
-    }
+/// Loads the library at this path, whose CUDA runtime records what host code does. The libraries that it needs are looked
+/// up in the system's folders and in `folders`.
+pub(in crate::runner) fn load_for_recording(
+    path: &Path,
+    folders: &[PathBuf],
+    symbol: &str,
+) -> Result<Loaded, String> {
+    let mut left = MAX_LIBRARIES;
+    let handle = open_with_needed(path, folders, libc::RTLD_LOCAL, &mut left)
+        .map_err(|error| error.replace(&*path.to_string_lossy(), "the candidate's library"))?;
     functions(handle, symbol, Launcher::CudaRuntime)
+}
+
+/// Opens a library. If the loader does not find a library that it needs, opens that one first. `left` is the number of
+/// libraries that may still be opened in this way.
+fn open_with_needed(
+    path: &Path,
+    folders: &[PathBuf],
+    scope: i32,
+    left: &mut usize,
+) -> Result<*mut libc::c_void, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    loop {
+        // SAFETY: the path is NUL-terminated. Constructors of the library run here, in a process that is meant for this.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | scope) };
+        if !handle.is_null() {
+            return Ok(handle);
+        }
+        let error = loader_error();
+        let missing = error.split_once(": cannot open shared object file").map(|(name, _)| name);
+        let found = missing.and_then(|name| folders.iter().map(|it| it.join(name)).find(|it| it.is_file()));
+        match (found, left.checked_sub(1)) {
+            (Some(needed), Some(rest)) if needed != path => {
+                *left = rest;
+                open_with_needed(&needed, folders, libc::RTLD_GLOBAL, left)?;
+            }
+            _ => return Err(error),
+        }
+    }
 }
 
 /// Looks up the functions of an artifact.
