@@ -17,7 +17,7 @@ use opt_shared::units::Bytes;
 use crate::recorded::is_materialised;
 use crate::runner::frame::{WireArgument, WireOutput};
 use crate::runner::recording_format::{
-    HostView, InputView, Key, MAGIC, MAX_CALLS, MAX_IMAGES, MAX_PARAMS, MAX_STEPS, MAX_WORKSPACES,
+    HostView, InputView, Key, MAX_ALLOCATION, MAX_CALLS, MAX_IMAGES, MAX_PARAMS, MAX_STEPS, MAX_WORKSPACES,
     RecordedCall, RecordedParam, RecordedStep, Recording,
 };
 use crate::wire::{plain_argument, signed, wire_type};
@@ -67,9 +67,7 @@ pub(crate) struct RecordedLaunches {
 impl RecordedLaunches {
     /// Reads an artifact. The error says what is wrong with it.
     pub(crate) fn read(artifact: &[u8]) -> Result<Self, &'static str> {
-        let content = artifact.strip_prefix(MAGIC).ok_or("its first bytes are not those of such a file")?;
-        let recording: Recording =
-            postcard::from_bytes(content).map_err(|_| "it is cut off, or not of this version")?;
+        let recording = Recording::from_bytes(artifact)?;
         let images = recording.images.len();
         if MAX_IMAGES < images || MAX_CALLS < recording.calls.len() {
             return Err("it has too many images or calls");
@@ -77,6 +75,7 @@ impl RecordedLaunches {
         let is_sound = |call: &RecordedCall| {
             call.steps.len() <= MAX_STEPS
                 && call.workspaces.len() <= MAX_WORKSPACES
+                && call.workspaces.iter().all(|&bytes| bytes <= MAX_ALLOCATION)
                 && call.steps.iter().all(|step| is_sound(step, images, call.workspaces.len()))
         };
         if !recording.calls.iter().filter_map(|(_, call)| call.as_ref().ok()).all(is_sound) {
@@ -163,7 +162,8 @@ mod tests {
 
     #[test]
     fn recorded_launches_are_found_by_the_call() {
-        let found = RecordedLaunches::read(&recording().to_bytes().expect("encoded")).expect("sound");
+        let found = RecordedLaunches::read(&recording().to_bytes().expect("encoded").expect("not too long"))
+            .expect("sound");
         let launch = found.resolve(&[], &[]).expect("recorded");
         assert_eq!((launch.steps[0].module, launch.workspaces.as_slice()), (0, &[Bytes::new(64)][..]));
         let Value::Bytes { bytes, addresses } = &launch.steps[0].args[0] else { panic!("{launch:?}") };
@@ -178,7 +178,7 @@ mod tests {
             if let (_, Ok(call)) = &mut recording.calls[0] {
                 change(&mut call.steps[0]);
             }
-            RecordedLaunches::read(&recording.to_bytes().expect("encoded")).is_err()
+            RecordedLaunches::read(&recording.to_bytes().expect("encoded").expect("not too long")).is_err()
         };
         assert!(!refused(&|_| {}));
         assert!(refused(&|step| step.image = 1));
@@ -190,7 +190,7 @@ mod tests {
         if let (_, Ok(call)) = &mut recording.calls[0] {
             call.steps[0].params[0].addresses[0].pointer = Pointer::Output(0);
         }
-        let read = RecordedLaunches::read(&recording.to_bytes().expect("encoded"))
+        let read = RecordedLaunches::read(&recording.to_bytes().expect("encoded").expect("not too long"))
             .expect("outputs are not known yet");
         assert!(read.resolve(&[], &[]).expect_err("no output").contains("does not have"));
     }
@@ -198,7 +198,7 @@ mod tests {
     proptest! {
         #[test]
         fn damaged_artifacts_never_panic(at in 0usize..200, value: u8, length in 0usize..200) {
-            let mut bytes = recording().to_bytes().expect("encoded");
+            let mut bytes = recording().to_bytes().expect("encoded").expect("not too long");
             let at = at % bytes.len();
             bytes[at] = value;
             bytes.truncate(length.max(1));

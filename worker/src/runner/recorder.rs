@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use opt_shared::launch::Pointer;
 use opt_shared::wait::readable;
@@ -23,12 +23,15 @@ use super::frame::{EntrySetup, InputRange};
 use super::load::Loaded;
 use super::load::dlopen;
 use super::passing;
-use super::recording_format::{HostView, RecordOrder, RecordedCall, Recording};
+use super::recording_format::{HostView, MAX_CALLS_BYTES, RecordOrder, RecordedCall, Recording};
 
-/// The time limit for one call. Host code that only launches kernels needs microseconds.
+/// The time limit for one call. Host code that only launches kernels needs microseconds; its kernels are already loaded.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// How long a process may take to end after it has closed its pipe, and the pause between two looks at it.
+const END_LIMIT: Duration = Duration::from_secs(1);
+const END_PAUSE: Duration = Duration::from_millis(1);
 /// The largest size of a call's result, in bytes.
-const MAX_RESULT: u64 = 64 << 20;
+const MAX_RESULT: u64 = MAX_CALLS_BYTES as u64;
 /// The code with which a candidate refuses an entry (`OPT_UNSUPPORTED`).
 const REFUSES_ENTRY: i32 = -2;
 /// The prefix of the error text of a call that was not done in time.
@@ -52,7 +55,14 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
         postcard::from_bytes(&bytes).map_err(|error| failed("decoding", order, &error))?;
     recording::begin_loading(order_read.architecture);
     let loaded = dlopen::load_for_recording(Path::new(library), &order_read.library_path, &order_read.symbol);
-    let loaded = loaded.map_err(cudart::explain);
+    let loaded = loaded.map_err(cudart::explain).and_then(|loaded| match recording::end_loading() {
+        Some(why) => Err(why),
+        None if loaded.plan.is_some() => Err(format!(
+            "opt.Unsupported: the library has a plan function, which {} does not call",
+            cudart::DEVICE_NAME
+        )),
+        None => Ok(loaded),
+    });
     let mut calls = Vec::with_capacity(order_read.calls.len());
     let mut overdue = None;
     for view in &order_read.calls {
@@ -67,6 +77,13 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
     }
     let content = Recording { images: recording::images(), calls }.to_bytes();
     let content = content.map_err(|error| format!("encoding the recorded launches: {error}"))?;
+    let Some(content) = content else {
+        eprintln!(
+            "the recorded launches of all calls take more than {} MiB (select fewer entries with `entries`)",
+            MAX_CALLS_BYTES >> 20
+        );
+        return Ok(1);
+    };
     std::fs::write(output, content).map_err(|error| failed("writing", output, &error))?;
     Ok(0)
 }
@@ -81,22 +98,28 @@ fn in_child(loaded: &Loaded, view: &HostView) -> Result<Recorded, String> {
             drop(ours);
             let result = call(loaded, view);
             super::stdout::flush();
-            let sent = postcard::to_stdvec(&result).ok().and_then(|bytes| (&theirs).write_all(&bytes).ok());
+            let sent = send(&theirs, &result);
             // SAFETY: ends this process without running destructors, which belong to the parent.
-            unsafe { libc::_exit(i32::from(sent.is_none())) }
+            unsafe { libc::_exit(i32::from(!sent)) }
         }
         ForkResult::Parent { child } => {
             drop(theirs);
             let received = receive(File::from(std::os::fd::OwnedFd::from(ours)));
-            if received.is_none() {
-                // Either the child has ended without a result, or its time is over.
+            if !matches!(received, Received::Closed) {
                 let _ = kill(child, Signal::SIGKILL);
             }
             let end = reap(child);
-            Ok(match received.as_deref().map(postcard::from_bytes::<Recorded>) {
-                Some(Ok(result)) => result,
-                Some(Err(_)) => Err(format!("opt.Crashed: {end} while its launches were recorded")),
-                None => Err(format!(
+            Ok(match received {
+                Received::All(bytes) => postcard::from_bytes(&bytes).unwrap_or_else(|_| {
+                    Err("opt.Crashed: the host code damaged what was recorded".to_owned())
+                }),
+                Received::Closed => Err(format!("opt.Crashed: {end} while its launches were recorded")),
+                Received::TooMuch => Err(format!(
+                    "opt.Unsupported: the launches of a call take more than {} MiB, and {} records no more",
+                    MAX_RESULT >> 20,
+                    cudart::DEVICE_NAME
+                )),
+                Received::Overdue => Err(format!(
                     "{TIMEOUT}the host code was not done after {CALL_LIMIT:?} while its launches were recorded"
                 )),
             })
@@ -104,35 +127,67 @@ fn in_child(loaded: &Loaded, view: &HostView) -> Result<Recorded, String> {
     }
 }
 
-/// Returns what a child has sent when it closes the pipe, or `None` if it has not done so in time.
-fn receive(mut pipe: File) -> Option<Vec<u8>> {
+/// Sends a result, after its length. Returns false if it cannot be sent.
+fn send(mut pipe: &std::io::PipeWriter, result: &Recorded) -> bool {
+    let Ok(bytes) = postcard::to_stdvec(result) else { return false };
+    let length = (bytes.len() as u64).to_le_bytes();
+    pipe.write_all(&length).and_then(|()| pipe.write_all(&bytes)).is_ok()
+}
+
+/// What has arrived from a child.
+enum Received {
+    All(Vec<u8>),
+    /// The child has closed the pipe before it had sent everything.
+    Closed,
+    TooMuch,
+    /// The child has not sent everything in time.
+    Overdue,
+}
+
+/// Receives the result of a child.
+fn receive(mut pipe: File) -> Received {
     let deadline = Instant::now() + CALL_LIMIT;
     let mut bytes = Vec::new();
     let mut piece = vec![0; 64 << 10];
     loop {
+        if let Some((length, rest)) = bytes.split_first_chunk::<8>() {
+            let length = u64::from_le_bytes(*length);
+            if MAX_RESULT < length {
+                return Received::TooMuch;
+            }
+            if length <= rest.len() as u64 {
+                return Received::All(rest.to_vec());
+            }
+        }
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || MAX_RESULT < bytes.len() as u64 {
-            return None;
+        if left.is_zero() {
+            return Received::Overdue;
         }
         if !readable(pipe.as_fd(), left).unwrap_or(true) {
             continue;
         }
         match pipe.read(&mut piece) {
-            Ok(0) | Err(_) => return Some(bytes),
+            Ok(0) | Err(_) => return Received::Closed,
             Ok(length) => bytes.extend_from_slice(&piece[..length]),
         }
     }
 }
 
-/// Waits for the end of a child, and describes it.
+/// Waits for the end of a child, and describes it. A child that does not end by itself is killed.
 fn reap(child: Pid) -> String {
+    let deadline = Instant::now() + END_LIMIT;
     loop {
-        match waitpid(child, None) {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(_, code)) => {
                 return format!("the host code ended its process with code {code}");
             }
             Ok(WaitStatus::Signaled(_, signal, _)) => return format!("the host code was ended by {signal}"),
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {
+                if deadline < Instant::now() {
+                    let _ = kill(child, Signal::SIGKILL);
+                }
+                std::thread::sleep(END_PAUSE);
+            }
             Err(error) => return format!("the process of the host code is lost ({error})"),
         }
     }
@@ -190,7 +245,7 @@ fn call(loaded: &Loaded, view: &HostView) -> Recorded {
         }
         if code != 0 {
             let raised = loaded.raised.take();
-            if raised.as_deref().is_some_and(|error| passing::adapt(&mut form, error, &arguments, false)) {
+            if raised.as_deref().is_some_and(|error| passing::adapt(&mut form, error, &arguments, true)) {
                 continue;
             }
             let raised = raised.map_or(String::new(), |text| format!(": {text}"));

@@ -13,13 +13,17 @@ use super::frame::{WireArgument, WireOutput};
 pub(crate) const MAX_STEPS: usize = 4096;
 /// The largest number of allocations of one call.
 pub(crate) const MAX_WORKSPACES: usize = 256;
-/// The largest number of libraries' images, each of which becomes a module.
+/// The largest allocation, in bytes. No card has as much memory.
+pub(crate) const MAX_ALLOCATION: u64 = 1 << 40;
+/// The largest number of images of a library, each of which becomes a module.
 pub(crate) const MAX_IMAGES: usize = 256;
 /// The largest number of different calls of a job.
 pub(crate) const MAX_CALLS: usize = 4096;
 /// The largest size of all parameters of a launch, in bytes, which is CUDA's limit since version 12.1.
 pub(crate) const MAX_PARAMS: usize = 32_764;
-pub(crate) const MAGIC: &[u8] = b"opt-launches 1\n";
+/// The largest size of all calls in the artifact, in bytes. Decoded, they take up to 24 times as much.
+pub(crate) const MAX_CALLS_BYTES: usize = 4 << 20;
+const MAGIC: &[u8] = b"opt-launches 1\n";
 
 /// The digest of a `HostView`.
 pub(crate) type Key = [u8; 32];
@@ -64,7 +68,7 @@ pub(crate) struct RecordOrder {
 }
 
 /// The content of the artifact.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Recording {
     /// PTX or machine code, one image for each module.
     pub(crate) images: Vec<Vec<u8>>,
@@ -97,7 +101,29 @@ pub(crate) struct RecordedParam {
 }
 
 impl Recording {
-    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, postcard::Error> {
-        postcard::to_extend(self, MAGIC.to_vec())
+    /// Encodes the artifact. Returns `None` if the calls take more than `MAX_CALLS_BYTES`.
+    pub(crate) fn to_bytes(&self) -> Result<Option<Vec<u8>>, postcard::Error> {
+        let calls = postcard::to_stdvec(&self.calls)?;
+        if MAX_CALLS_BYTES < calls.len() {
+            return Ok(None);
+        }
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend((calls.len() as u64).to_le_bytes());
+        bytes.extend(calls);
+        postcard::to_extend(&self.images, bytes).map(Some)
+    }
+
+    /// Decodes an artifact, and checks nothing else. The error says why it cannot be decoded.
+    pub(crate) fn from_bytes(artifact: &[u8]) -> Result<Self, &'static str> {
+        const CUT: &str = "it is cut off, or not of this version";
+        let content = artifact.strip_prefix(MAGIC).ok_or("its first bytes are not those of such a file")?;
+        let (length, rest) = content.split_first_chunk::<8>().ok_or(CUT)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        if MAX_CALLS_BYTES < length {
+            return Err("its calls take too much memory");
+        }
+        let (calls, images) = rest.split_at_checked(length).ok_or(CUT)?;
+        let calls = postcard::from_bytes(calls).map_err(|_| CUT)?;
+        Ok(Self { images: postcard::from_bytes(images).map_err(|_| CUT)?, calls })
     }
 }

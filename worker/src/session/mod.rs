@@ -28,6 +28,7 @@ mod varied;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use opt_shared::launch::ResolvedLaunch;
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::{DevicePoint, EmulatedKernel, ReadReport, RunnerEnd, Status};
 use opt_shared::replay::Digest;
@@ -151,6 +152,11 @@ pub(crate) trait Candidate {
 
     /// Returns true if its sessions leave a CPU to other processes.
     fn leaves_a_cpu(&self) -> bool;
+
+    /// Returns the launches that its host code has made for this call; `None` if none are recorded.
+    fn recorded_launches(&self, _: &Recorded) -> Option<ResolvedLaunch> {
+        None
+    }
 }
 
 /// The entries of a task, and the way to group them.

@@ -231,7 +231,7 @@ fn compile(
     if built.log_head.is_empty() || !log.is_empty() {
         built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     }
-    head.peak_owed = Some(peak_owed);
+    head.peak_owed = head.peak_owed.max(Some(peak_owed));
     // When a version 1 control group reaches its memory limit, Linux kills only one of the compiler's programs, and the
     // compiler may still succeed. In that case the kill is ignored.
     let killed = killed
@@ -284,6 +284,9 @@ fn compile(
         (None, End::Exited { code: 0 }) => match open_written(&step.output) {
             Some(_) if let Some(next) = &step.next => {
                 return compile(link, lease, task, next, folders, head, built);
+            }
+            Some(_) if let Some(why) = toolchain::of(task.source.language).objection(&step.output) => {
+                (Status::CompileError, why)
             }
             Some(output) => {
                 if kind == CompilerKind::Nvrtc {

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use opt_shared::arguments::{Entry, bind, judged};
 use opt_shared::capture::CaptureFile;
-use opt_shared::causes::chain;
 use opt_shared::device::ComputeCapability;
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, RecordedCalls};
@@ -19,7 +18,7 @@ use opt_shared::outcome::Status;
 use super::cuda::{Cuda, names_architecture};
 use super::nvrtc::PTX_FOR;
 use super::{Folders, Program, Recipe, Step, Toolchain};
-use crate::launches::view_of;
+use crate::launches::{RecordedLaunches, view_of};
 use crate::runner::recording_format::{HostView, Key, MAX_CALLS, RecordOrder};
 
 pub(super) struct CudaRecorded;
@@ -45,16 +44,14 @@ impl Toolchain for CudaRecorded {
                 "the captures have no signature with which the host code could be called".to_owned(),
             );
         };
-        let calls = match different_calls(recorded) {
-            Ok(calls) if calls.len() <= MAX_CALLS => calls.into_values().collect(),
-            Ok(_) => {
-                return Recipe::Refused(format!(
-                    "the entries make more than {MAX_CALLS} different calls, and the launches of no more can be recorded \
-                     (select fewer entries with `entries`)"
-                ));
-            }
-            Err(why) => return Recipe::Unavailable(why),
-        };
+        let calls = different_calls(recorded);
+        if MAX_CALLS < calls.len() {
+            return Recipe::Refused(format!(
+                "the entries make more than {MAX_CALLS} different calls, and the launches of no more can be recorded \
+                 (select fewer entries with `entries`)"
+            ));
+        }
+        let calls = calls.into_values().collect();
         let order = folders.include.join("launches.order");
         let written = postcard::to_stdvec(&order_of(task, calls))
             .map_err(std::io::Error::other)
@@ -78,6 +75,13 @@ impl Toolchain for CudaRecorded {
         Recipe::Run(step)
     }
 
+    fn objection(&self, artifact: &Path) -> Option<String> {
+        let bytes = fs::read(artifact).map_err(|error| error.to_string());
+        let read = bytes.and_then(|bytes| RecordedLaunches::read(&bytes).map_err(str::to_owned));
+        let why = read.err()?;
+        Some(format!("the host code damaged the file of its recorded launches: {why}"))
+    }
+
     fn advice(&self, status: Status, log: &str) -> Option<String> {
         let is_too_new = status == Status::CompileError && log.contains("Unsupported gpu architecture");
         is_too_new.then(|| {
@@ -98,25 +102,28 @@ fn order_of(task: &BuildTask, calls: Vec<HostView>) -> RecordOrder {
     }
 }
 
-/// Reads the entries until they have all been read or contain more than `MAX_CALLS` different calls.
-fn different_calls(recorded: &RecordedCalls) -> Result<BTreeMap<Key, HostView>, String> {
+/// Reads the entries until they have all been read or contain more than `MAX_CALLS` different calls. Leaves out captures
+/// that cannot be read; their verification reports why.
+fn different_calls(recorded: &RecordedCalls) -> BTreeMap<Key, HostView> {
     let mut calls = BTreeMap::new();
     for path in &recorded.entries {
-        let view = view_in(path, recorded).map_err(|why| format!("{}: {why}", path.display()))?;
-        let key = view.key().map_err(|error| format!("{}: {error}", path.display()))?;
-        calls.entry(key).or_insert(view);
+        let view = view_in(path, recorded);
+        let keyed = view.and_then(|view| Some((view.key().ok()?, view)));
+        if let Some((key, view)) = keyed {
+            calls.entry(key).or_insert(view);
+        }
         if MAX_CALLS < calls.len() {
             break;
         }
     }
-    Ok(calls)
+    calls
 }
 
-/// Returns what host code sees of the call in a capture.
-fn view_in(path: &Path, recorded: &RecordedCalls) -> Result<HostView, String> {
-    let capture = CaptureFile::open(path).map_err(|error| chain(&error))?;
-    let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
-    let arguments = bind(&entry, &recorded.signature).map_err(|error| chain(&error))?;
-    let outputs = judged(&entry, &arguments).map_err(|error| chain(&error))?;
-    Ok(view_of(&arguments, &outputs))
+/// Returns what host code sees of the call in a capture; `None` if it cannot be read.
+fn view_in(path: &Path, recorded: &RecordedCalls) -> Option<HostView> {
+    let capture = CaptureFile::open(path).ok()?;
+    let entry = Entry::from_value(capture.root()).ok()?;
+    let arguments = bind(&entry, &recorded.signature).ok()?;
+    let outputs = judged(&entry, &arguments).ok()?;
+    Some(view_of(&arguments, &outputs))
 }

@@ -128,6 +128,12 @@ impl Folders<'_> {
 pub(crate) trait Toolchain {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
 
+    /// Returns why an artifact cannot be used, if the toolchain can tell. The process that made the artifact may have run
+    /// the candidate.
+    fn objection(&self, _artifact: &Path) -> Option<String> {
+        None
+    }
+
     /// Returns advice for the user on a build that ended with this status and log, if the toolchain has any.
     fn advice(&self, _status: Status, _log: &str) -> Option<String> {
         None

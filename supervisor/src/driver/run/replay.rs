@@ -297,7 +297,7 @@ impl Agenda<'_> {
                 };
                 if self.plan.device().runs_device_code() {
                     format!(
-                        "neither the winner nor the baseline of job `{}` is a kernel without host code that passed and \
+                        "neither the winner nor the baseline of job `{}` is a kernel that the worker launches, passed, and \
                          supports all entries of the replay",
                         job.name
                     )

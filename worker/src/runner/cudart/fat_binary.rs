@@ -54,7 +54,8 @@ pub(super) unsafe fn device_code(wrapper: *const c_void, card: Option<u32>) -> D
         std::slice::from_raw_parts(wrapper.data.add(header), length)
     };
     DeviceCode {
-        text: ptx_of(bytes, card.unwrap_or(DEVICE)),
+        // The emulated device understands the PTX for its own architecture best.
+        text: ptx_of(bytes, DEVICE).or_else(|error| card.map_or(Err(error), |card| ptx_of(bytes, card))),
         machine_code: card.and_then(|card| machine_code_of(bytes, card)),
     }
 }

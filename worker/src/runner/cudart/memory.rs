@@ -92,7 +92,7 @@ impl Runtime {
                 // SAFETY: the caller's obligation.
                 (true, false) => self.record_upload(to as u64, unsafe { std::slice::from_raw_parts(source, bytes) }),
                 _ => self.unsupported(
-                    "host code copies device memory to the host, and the emulated device records launches before there is any",
+                    "host code copies device memory to the host, and the emulated device records launches before the device holds any data",
                 ),
             };
         }

@@ -1,15 +1,18 @@
 //! Records what host code does with the CUDA runtime, instead of doing it.
 //!
 //! Each tensor and each allocation gets a range of addresses that no memory has. They are so far apart that every
-//! address a kernel gets can be attributed to one of them. Fills and copies are recorded as launches of our own kernels,
+//! address that lies at a multiple of 8 in a parameter can be attributed to one of them. Fills and copies are recorded as launches of our own kernels,
 //! which `kernels` returns as PTX.
 
 use std::fmt::Write as _;
 
 use opt_shared::launch::{Address, Pointer};
 
-use super::super::recording_format::{MAX_STEPS, MAX_WORKSPACES, RecordedCall, RecordedParam, RecordedStep};
-use super::{INVALID_CONFIGURATION, INVALID_VALUE, Runtime, runtime};
+use super::super::recording_format::{
+    MAX_ALLOCATION, MAX_STEPS, MAX_WORKSPACES, RecordedCall, RecordedParam, RecordedStep,
+};
+use super::report::{CallErrors, UNSUPPORTED};
+use super::{DEVICE_NAME, INVALID_CONFIGURATION, INVALID_VALUE, OUT_OF_MEMORY, Runtime, runtime};
 
 /// The first address. Numbers and addresses of host memory do not look like the addresses from here on.
 const BASE: u64 = 0x5ab1_0000_0000_0000;
@@ -24,8 +27,13 @@ const THREADS: u32 = 256;
 /// The largest number of blocks that fill or copy memory.
 const MAX_BLOCKS: u64 = 4096;
 
+/// Kernels that handle single bytes, and kernels that handle units of 16 bytes and then the rest.
 const FILL: &str = "opt_fill";
 const COPY: &str = "opt_copy";
+const FILL_UNITS: &str = "opt_fill_units";
+const COPY_UNITS: &str = "opt_copy_units";
+/// The size of a unit, in bytes. One thread handles a unit with one access.
+const UNIT: u64 = 16;
 const STORE: &str = "opt_store";
 
 /// A tensor or an allocation.
@@ -38,13 +46,17 @@ struct Buffer {
 /// The operations of one call.
 #[derive(Default)]
 pub(super) struct Recording {
+    /// The number of buffers of earlier recordings. Their addresses are not used again, so an address that host code has
+    /// kept from an earlier call stands for nothing.
+    earlier: usize,
     buffers: Vec<Buffer>,
     call: RecordedCall,
 }
 
 impl Recording {
     fn add(&mut self, pointer: Pointer, phase: u64) -> u64 {
-        let start = BASE + self.buffers.len() as u64 * SPAN + SPAN / 2 + phase;
+        let number = self.earlier + self.buffers.len();
+        let start = BASE + number as u64 * SPAN + SPAN / 2 + phase;
         self.buffers.push(Buffer { pointer, start, is_freed: false });
         start
     }
@@ -52,7 +64,7 @@ impl Recording {
     /// Returns the buffer to which an address belongs, and its distance from the buffer's start.
     fn find(&self, address: u64) -> Option<(&Buffer, i64)> {
         let at = usize::try_from(address.checked_sub(BASE)? / SPAN).ok()?;
-        let buffer = self.buffers.get(at)?;
+        let buffer = self.buffers.get(at.checked_sub(self.earlier)?)?;
         Some((buffer, address.wrapping_sub(buffer.start).cast_signed()))
     }
 
@@ -64,6 +76,19 @@ impl Recording {
             Some(Address { at: 8 * word, pointer: buffer.pointer, offset })
         });
         RecordedParam { addresses: addresses.collect(), bytes }
+    }
+
+    /// Returns the address of freed memory of at least this size, which is allocated again. The launches of a call run in
+    /// order, so earlier ones no longer use it.
+    fn reuse(&mut self, bytes: u64) -> Option<u64> {
+        let sizes = &self.call.workspaces;
+        let is_enough = |buffer: &Buffer| match buffer.pointer {
+            Pointer::Workspace(number) => sizes.get(number).is_some_and(|&size| bytes <= size),
+            _ => false,
+        };
+        let buffer = self.buffers.iter_mut().find(|buffer| buffer.is_freed && is_enough(buffer))?;
+        buffer.is_freed = false;
+        Some(buffer.start)
     }
 
     fn push(
@@ -86,9 +111,32 @@ pub(in crate::runner) fn begin_loading(card: Option<u32>) {
     begin();
 }
 
-/// Starts to record a call. Calls that were recorded before are forgotten.
+/// Ends the recording of a load, and loads the images, so that calls need not do this. Returns why no call can be
+/// recorded; `None` if calls can be recorded.
+pub(in crate::runner) fn end_loading() -> Option<String> {
+    let runtime = &mut *runtime();
+    let failed = std::mem::take(&mut runtime.errors).text(true);
+    let did_something =
+        runtime.recording.as_ref().is_some_and(|it| !it.buffers.is_empty() || !it.call.steps.is_empty());
+    if failed.is_some() || did_something {
+        return Some(format!(
+            "{UNSUPPORTED}the library uses the device while it is loaded, which {DEVICE_NAME} does not record"
+        ));
+    }
+    for image in 0..runtime.images.len() {
+        // An error is reported by the first call that needs the image.
+        let _ = runtime.module(image);
+    }
+    runtime.errors = CallErrors::default();
+    runtime.last = 0;
+    None
+}
+
+/// Starts to record a call. What was recorded before is forgotten.
 pub(in crate::runner) fn begin() {
-    runtime().recording = Some(Recording::default());
+    let runtime = &mut *runtime();
+    let earlier = runtime.recording.take().map_or(0, |it| it.earlier + it.buffers.len());
+    runtime.recording = Some(Recording { earlier, ..Recording::default() });
 }
 
 /// Returns the address that stands for a tensor. Its first byte has this phase.
@@ -97,7 +145,7 @@ pub(in crate::runner) fn show(pointer: Pointer, phase: u64) -> *mut u8 {
     super::exports::pointer(address.unwrap_or(0)).cast()
 }
 
-/// Returns what was recorded. Memory that no operation uses gets the size 0.
+/// Returns what was recorded. An allocation that no operation uses gets the size 0.
 pub(in crate::runner) fn take() -> RecordedCall {
     let mut call = runtime().recording.take().unwrap_or_default().call;
     let params = || call.steps.iter().flat_map(|step| &step.params);
@@ -111,7 +159,7 @@ pub(in crate::runner) fn take() -> RecordedCall {
 }
 
 /// Returns the machine code or PTX of each image that the candidate's library has registered, followed by our own
-/// kernels. An image that the library has only in other forms is empty.
+/// kernels. An image is empty if the library has it in no usable form.
 pub(in crate::runner) fn images() -> Vec<Vec<u8>> {
     let runtime = runtime();
     let of_library = runtime.images.iter().map(|image| match (&image.machine_code, &image.text) {
@@ -162,9 +210,9 @@ impl Runtime {
         }
     }
 
-    /// Records a launch of one of our own kernels, with enough threads for this many bytes.
-    fn record_own(&mut self, symbol: &str, bytes: u64, params: &[u64]) -> u32 {
-        let blocks = bytes.div_ceil(THREADS.into()).clamp(1, MAX_BLOCKS);
+    /// Records a launch of one of our own kernels, with about as many threads as there are items.
+    fn record_own(&mut self, symbol: &str, items: u64, params: &[u64]) -> u32 {
+        let blocks = items.div_ceil(THREADS.into()).clamp(1, MAX_BLOCKS);
         let grid = [u32::try_from(blocks).unwrap_or(1), 1, 1];
         let params = params.iter().map(|param| param.to_le_bytes().to_vec()).collect();
         self.record((self.images.len(), symbol), (grid, [THREADS, 1, 1]), 0, params)
@@ -172,6 +220,13 @@ impl Runtime {
 
     /// Returns the address of a new buffer, or an error code.
     pub(super) fn record_allocation(&mut self, bytes: u64) -> Result<u64, u32> {
+        if MAX_ALLOCATION < bytes {
+            let what = format!("{bytes} bytes were to be allocated, which is more than any device has");
+            return Err(self.refused(OUT_OF_MEMORY, what));
+        }
+        if let Some(address) = self.recording.as_mut().and_then(|recording| recording.reuse(bytes)) {
+            return Ok(address);
+        }
         match &mut self.recording {
             Some(recording) if recording.call.workspaces.len() < MAX_WORKSPACES => {
                 let pointer = Pointer::Workspace(recording.call.workspaces.len());
@@ -195,7 +250,7 @@ impl Runtime {
             }
             None => self.refused(
                 INVALID_VALUE,
-                "memory was freed that was not allocated, or that was freed before".to_owned(),
+                "the freed memory was never allocated, or was already freed".to_owned(),
             ),
         }
     }
@@ -207,14 +262,23 @@ impl Runtime {
         if !self.is_recorded_address(at) {
             return self.refused(INVALID_VALUE, "memory was set that is not on the device".to_owned());
         }
-        self.record_own(FILL, bytes, &[at, bytes, byte.into()])
+        let word = u64::from_le_bytes([byte; 8]);
+        if at.is_multiple_of(UNIT) {
+            self.record_own(FILL_UNITS, bytes.div_ceil(UNIT), &[at, bytes, word])
+        } else {
+            self.record_own(FILL, bytes, &[at, bytes, word])
+        }
     }
 
     pub(super) fn record_copy(&mut self, to: u64, from: u64, bytes: u64) -> u32 {
         if !self.is_recorded_address(to) || !self.is_recorded_address(from) {
             return self.refused(INVALID_VALUE, "a copy has an address that is not on the device".to_owned());
         }
-        self.record_own(COPY, bytes, &[to, from, bytes])
+        if to.is_multiple_of(UNIT) && from.is_multiple_of(UNIT) {
+            self.record_own(COPY_UNITS, bytes.div_ceil(UNIT), &[to, from, bytes])
+        } else {
+            self.record_own(COPY, bytes, &[to, from, bytes])
+        }
     }
 
     /// Records a copy of host memory, whose bytes become part of the recording.
@@ -252,33 +316,43 @@ fn kernels() -> String {
         "// Kernels for the fills and copies that host code has ordered.\n\
          .version 6.0\n.target sm_50\n.address_size 64\n",
     );
-    // Thread `t` of `n` handles the bytes `t`, `t + n`, `t + 2 n` and so on.
-    let each_byte = |text: &mut String, name: &str, second: &str, body: &str| {
+    // Thread `t` of `n` handles the items `t`, `t + n`, `t + 2 n` and so on. Then `%rd4` is the number of the thread, and
+    // `%rd5` is `n`. The kernels have three parameters: `%rd1`, `%rd2` and `%rd3`.
+    let each = |text: &mut String, name: &str, body: &str| {
         let _ = write!(
             text,
-            "\n.visible .entry {name}(.param .u64 {name}_to, .param .u64 {name}_{second}, .param .u64 {name}_last)\n{{\n\
-             .reg .pred %p<2>;\n.reg .b16 %h<2>;\n.reg .b32 %r<5>;\n.reg .b64 %rd<9>;\n\
-             ld.param.u64 %rd1, [{name}_to];\nld.param.u64 %rd2, [{name}_{second}];\nld.param.u64 %rd3, [{name}_last];\n\
+            "\n.visible .entry {name}(.param .u64 {name}_0, .param .u64 {name}_1, .param .u64 {name}_2)\n{{\n\
+             .reg .pred %p<2>;\n.reg .b16 %h<2>;\n.reg .b32 %r<5>;\n.reg .b64 %rd<13>;\n\
+             ld.param.u64 %rd1, [{name}_0];\nld.param.u64 %rd2, [{name}_1];\nld.param.u64 %rd3, [{name}_2];\n\
+             cvta.to.global.u64 %rd1, %rd1;\n\
              mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %ntid.x;\nmov.u32 %r3, %tid.x;\nmov.u32 %r4, %nctaid.x;\n\
              mul.wide.u32 %rd4, %r1, %r2;\ncvt.u64.u32 %rd5, %r3;\nadd.s64 %rd4, %rd4, %rd5;\nmul.wide.u32 %rd5, %r4, %r2;\n\
              {body}\nret;\n}}\n"
         );
     };
-    each_byte(
-        &mut text,
-        FILL,
-        "bytes",
-        "cvta.to.global.u64 %rd1, %rd1;\ncvt.u16.u64 %h1, %rd3;\nNEXT:\nsetp.ge.u64 %p1, %rd4, %rd2;\n@%p1 bra DONE;\n\
-         add.s64 %rd6, %rd1, %rd4;\nst.global.u8 [%rd6], %h1;\nadd.s64 %rd4, %rd4, %rd5;\nbra NEXT;\nDONE:",
+    // Handles the bytes from `%rd6` up to `%rd7`.
+    let fill_bytes = "cvt.u16.u64 %h1, %rd3;\nadd.s64 %rd6, %rd6, %rd4;\nBYTES:\nsetp.ge.u64 %p1, %rd6, %rd7;\n@%p1 bra DONE;\n\
+                      add.s64 %rd8, %rd1, %rd6;\nst.global.u8 [%rd8], %h1;\nadd.s64 %rd6, %rd6, %rd5;\nbra BYTES;\nDONE:";
+    let copy_bytes = "add.s64 %rd6, %rd6, %rd4;\nBYTES:\nsetp.ge.u64 %p1, %rd6, %rd7;\n@%p1 bra DONE;\n\
+                      add.s64 %rd8, %rd2, %rd6;\nld.global.u8 %h1, [%rd8];\nadd.s64 %rd8, %rd1, %rd6;\nst.global.u8 [%rd8], %h1;\n\
+                      add.s64 %rd6, %rd6, %rd5;\nbra BYTES;\nDONE:";
+    // Handles the units of the first `%rd7` bytes, and leaves the offset of the rest in `%rd6`.
+    let units = |body: &str| {
+        format!(
+            "shr.u64 %rd6, %rd7, 4;\nmov.u64 %rd9, %rd4;\nUNITS:\nsetp.ge.u64 %p1, %rd9, %rd6;\n@%p1 bra REST;\n\
+             shl.b64 %rd10, %rd9, 4;\n{body}\nadd.s64 %rd9, %rd9, %rd5;\nbra UNITS;\nREST:\nshl.b64 %rd6, %rd6, 4;\n"
+        )
+    };
+    let fill_units = units("add.s64 %rd8, %rd1, %rd10;\nst.global.v2.u64 [%rd8], {%rd3, %rd3};");
+    let copy_units = units(
+        "add.s64 %rd8, %rd2, %rd10;\nld.global.v2.u64 {%rd11, %rd12}, [%rd8];\nadd.s64 %rd8, %rd1, %rd10;\n\
+         st.global.v2.u64 [%rd8], {%rd11, %rd12};",
     );
-    each_byte(
-        &mut text,
-        COPY,
-        "from",
-        "cvta.to.global.u64 %rd1, %rd1;\ncvta.to.global.u64 %rd2, %rd2;\nNEXT:\nsetp.ge.u64 %p1, %rd4, %rd3;\n\
-         @%p1 bra DONE;\nadd.s64 %rd6, %rd2, %rd4;\nld.global.u8 %h1, [%rd6];\nadd.s64 %rd6, %rd1, %rd4;\n\
-         st.global.u8 [%rd6], %h1;\nadd.s64 %rd4, %rd4, %rd5;\nbra NEXT;\nDONE:",
-    );
+    each(&mut text, FILL, &format!("mov.u64 %rd7, %rd2;\nmov.u64 %rd6, 0;\n{fill_bytes}"));
+    each(&mut text, FILL_UNITS, &format!("mov.u64 %rd7, %rd2;\n{fill_units}{fill_bytes}"));
+    let copy = "cvta.to.global.u64 %rd2, %rd2;\nmov.u64 %rd7, %rd3;\n";
+    each(&mut text, COPY, &format!("{copy}mov.u64 %rd6, 0;\n{copy_bytes}"));
+    each(&mut text, COPY_UNITS, &format!("{copy}{copy_units}{copy_bytes}"));
     let words = (0..WORDS).map(|word| format!(", .param .u64 {STORE}_{word}")).collect::<String>();
     let _ = write!(
         text,
@@ -333,6 +407,19 @@ mod tests {
         device.read(to, &mut found).expect("read");
         assert!(found[..3].iter().all(|&byte| byte == 0) && found[3..1003].iter().all(|&byte| byte == 0x17));
         assert!(found[1003..].iter().all(|&byte| byte == 0));
+        for (bytes, fill, copy) in
+            [(1000, FILL, COPY), (1000, FILL_UNITS, COPY_UNITS), (7, FILL_UNITS, COPY_UNITS)]
+        {
+            let word = u64::from_le_bytes([0x29; 8]);
+            launch(&mut device, &text, FILL, &[from, 2000, 0]);
+            launch(&mut device, &text, FILL, &[to, 2000, 0]);
+            launch(&mut device, &text, fill, &[from + 16, bytes, word]);
+            launch(&mut device, &text, copy, &[to + 32, from + 16, bytes + 16]);
+            device.read(to, &mut found).expect("read");
+            let end = 32 + usize::try_from(bytes).expect("small");
+            assert!(found[32..end].iter().all(|&byte| byte == 0x29), "{fill}, {bytes}");
+            assert!(found[..32].iter().chain(&found[end..]).all(|&byte| byte == 0), "{copy}, {bytes}");
+        }
         for bytes in [1_u8, 8, 77, 128] {
             let source: Vec<u8> = (1..=128).collect();
             let words = source.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));

@@ -59,4 +59,8 @@ impl Candidate for DeviceCode {
     fn leaves_a_cpu(&self) -> bool {
         true
     }
+
+    fn recorded_launches(&self, call: &Recorded) -> Option<ResolvedLaunch> {
+        self.recorded.as_ref()?.resolve(&call.arguments, &call.outputs).ok()
+    }
 }

@@ -9,6 +9,7 @@ use super::buffers::{Bands, DeviceBuffer};
 use super::driver::{Card, FunctionId, SharedDriver};
 use super::placed::OnDevice;
 use crate::recorded::allocated_bytes;
+use crate::runner::cudart::RECORDER_NAME;
 
 /// The launches of one entry with their buffers.
 pub(super) struct EntryCall {
@@ -69,8 +70,24 @@ pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> V
     step.args.iter().map(bytes).collect()
 }
 
+/// Returns why a kernel cannot be launched with the arguments of a step. `takes` has the sizes of its parameters; `None` if
+/// the driver does not report them.
+pub(super) fn misfit(step: &ResolvedStep, takes: Option<&[usize]>) -> Option<String> {
+    let gives: Vec<usize> = params(step, |_| 0).iter().map(Vec::len).collect();
+    let symbol = &step.symbol;
+    match takes {
+        Some(takes) if takes == gives => None,
+        Some(takes) => Some(format!("`{symbol}` takes {}, and `args` gives {}", sizes(takes), sizes(&gives))),
+        None => gives.iter().any(|&bytes| 8 < bytes).then(|| {
+            format!(
+                "`{symbol}` takes a structure, and {RECORDER_NAME} needs a driver for CUDA 12.4 or newer to pass it"
+            )
+        }),
+    }
+}
+
 /// Describes the sizes of parameters, in bytes.
-pub(super) fn sizes(sizes: &[usize]) -> String {
+fn sizes(sizes: &[usize]) -> String {
     match sizes {
         [] => "no parameters".to_owned(),
         [one] => format!("one parameter of {one} bytes"),

@@ -21,7 +21,7 @@ use super::candidate::DeviceCode;
 use super::digest::SUM_BYTES;
 use super::driver::SharedDriver;
 use super::driver::{DriverError, Launch, ModuleId, Queue};
-use super::entry_call::{EntryCall, Outputs, WantedBuffer, outputs_of, params, sizes};
+use super::entry_call::{EntryCall, Outputs, WantedBuffer, misfit, outputs_of, params};
 use super::fault::{self, During};
 use super::launched::Launched;
 use super::memory::wait_for;
@@ -267,16 +267,9 @@ impl<'b> DeviceSession<'b> {
                 };
                 let function = driver.function(module, &step.symbol)?;
                 self.launched.note_symbol(function, &step.symbol);
-                if let Some(takes) = driver.parameters(function)? {
-                    let gives: Vec<usize> = params(step, |_| 0).iter().map(Vec::len).collect();
-                    if takes != gives {
-                        return Ok(Some(format!(
-                            "launch {number}: `{}` takes {}, and `args` gives {}",
-                            step.symbol,
-                            sizes(&takes),
-                            sizes(&gives)
-                        )));
-                    }
+                let takes = driver.parameters(function)?;
+                if let Some(why) = misfit(step, takes.as_deref()) {
+                    return Ok(Some(format!("launch {number}: {why}")));
                 }
                 call.functions.push(function);
             }

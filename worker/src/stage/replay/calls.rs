@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use opt_shared::arguments::{Argument, ArgumentValue};
 use opt_shared::formula::load_timeout;
-use opt_shared::launch::{Launch, Pointer, Value, resolve};
+use opt_shared::launch::{Address, Pointer, ResolvedLaunch, Value, resolve};
 use opt_shared::message::{ReplayCallee, ReplayTask};
 use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEnd};
 use opt_shared::replay::{Need, Step};
@@ -20,7 +20,7 @@ use super::steps::{Caller, Launches};
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::{
-    Answer, Backend, Ending, KernelLaunch, Loaded, PoolSlot, Session, SessionError, Verdict,
+    Answer, Backend, Candidate, Ending, KernelLaunch, Loaded, PoolSlot, Session, SessionError, Verdict,
 };
 use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 use crate::stage::failure::{
@@ -146,8 +146,11 @@ impl<B: Backend> Calls<'_, B> {
             }
         };
         let recorded: &Recorded = placed[0].as_ref();
-        let planned = planned_launches(&self.task.callees[number].callee.launch, recorded, &slots);
         let candidate = &self.candidates[number];
+        let launch = &self.task.callees[number].callee.launch;
+        let resolved = candidate.recorded_launches(recorded);
+        let resolved = resolved.or_else(|| resolve(launch, &recorded.arguments, &recorded.outputs).ok());
+        let planned = planned_launches(resolved, recorded, &slots);
         let mut session = backend.start(candidate, &placed)?;
         // The process of the next step starts and enters its control group during this call.
         if let Some(next) = self.task.steps.get(step + 1) {
@@ -171,19 +174,36 @@ impl<B: Backend> Calls<'_, B> {
     }
 }
 
-/// Returns the launches that the plan file describes for a call whose tensors lie in these slots. The list is empty if
-/// the description cannot be evaluated. In this case the session refuses the candidate.
-fn planned_launches(launch: &Launch, recorded: &Recorded, slots: &[Option<PoolSlot>]) -> Vec<KernelLaunch> {
-    let Ok(resolved) = resolve(launch, &recorded.arguments, &recorded.outputs) else { return Vec::new() };
+/// Returns the launches to expect of a call whose tensors lie in these slots. They are those that the plan file
+/// describes, or those that were recorded. The list is empty if the description cannot be evaluated. In this case the
+/// session refuses the candidate.
+fn planned_launches(
+    resolved: Option<ResolvedLaunch>,
+    recorded: &Recorded,
+    slots: &[Option<PoolSlot>],
+) -> Vec<KernelLaunch> {
+    let Some(resolved) = resolved else { return Vec::new() };
     let is_tensor = |argument: &&Argument| matches!(argument.value, ArgumentValue::Tensor(_));
     let constant_of = |value: &Value| {
-        let Value::Pointer(Pointer::Argument(number)) = *value else { return None };
+        let (number, offset) = match value {
+            Value::Pointer(Pointer::Argument(number)) => (*number, 0),
+            // Only a parameter that consists of an address shows which constant it uses.
+            Value::Bytes { bytes, addresses } if bytes.len() == size_of::<u64>() => {
+                match addresses.as_slice() {
+                    [Address { pointer: Pointer::Argument(number), offset, .. }] => (*number, *offset),
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
         // For an argument that the call changes, the kernel gets the output buffer and not the copy in the pool.
         if recorded.outputs.iter().any(|output| output.arguments.contains(&number)) {
             return None;
         }
         let tensor = recorded.arguments.get(..number)?.iter().filter(is_tensor).count();
-        slots.get(tensor).copied().flatten().map(|slot| slot.constant)
+        let slot = slots.get(tensor).copied().flatten()?;
+        let is_inside = u64::try_from(offset).is_ok_and(|offset| offset < slot.length.get());
+        is_inside.then_some(slot.constant)
     };
     let launched = resolved.steps.iter().filter(|step| !step.is_empty());
     launched

@@ -56,6 +56,8 @@ pub(crate) struct CardDriver {
     calls: CUstream,
     modules: BTreeMap<u64, CUmodule>,
     kernels: BTreeMap<u64, CUfunction>,
+    /// The offsets of the parameters of those kernels whose parameters were queried.
+    offsets: BTreeMap<u64, Vec<usize>>,
     /// The number of the last mark, module or kernel.
     last_number: u64,
     /// The events of the marks that are not known to have been reached, keyed by the mark's number.
@@ -103,6 +105,7 @@ impl CardDriver {
             calls,
             modules: BTreeMap::new(),
             kernels: BTreeMap::new(),
+            offsets: BTreeMap::new(),
             last_number: 0,
             recorded: BTreeMap::new(),
             idle: Vec::new(),
@@ -346,16 +349,21 @@ impl Driver for CardDriver {
     }
 
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
-        let (Some(info), function) = (self.further.parameter_info, self.kernel(function)?) else {
-            return Ok(None);
-        };
-        let mut sizes = Vec::new();
+        let (number, function) = (function.0, self.kernel(function)?);
+        let Some(info) = self.further.parameter_info else { return Ok(None) };
+        let (mut sizes, mut offsets) = (Vec::new(), Vec::new());
         loop {
             let (mut offset, mut size) = (0, 0);
             // SAFETY: a kernel of a loaded module; both numbers are written by the call.
             match unsafe { info(function, sizes.len(), &raw mut offset, &raw mut size) } {
-                0 => sizes.push(size),
-                code if Code(code) == Code::INVALID_VALUE => return Ok(Some(sizes)),
+                0 => {
+                    sizes.push(size);
+                    offsets.push(offset);
+                }
+                code if Code(code) == Code::INVALID_VALUE => {
+                    self.offsets.insert(number, offsets);
+                    return Ok(Some(sizes));
+                }
                 code => return ok("cuFuncGetParamInfo", code).map(|()| None),
             }
         }
@@ -372,7 +380,8 @@ impl Driver for CardDriver {
             ok("cuFuncSetAttribute", code)?;
         }
         // All parameters are in one buffer whose size is passed, so the driver reads no byte beyond it.
-        let mut buffer = packed(&launch.params);
+        let offsets = self.offsets.get(&launch.function.0).map_or(&[][..], Vec::as_slice);
+        let mut buffer = packed(&launch.params, offsets);
         let mut length = buffer.len();
         let mut extra: [*mut c_void; 5] = [
             std::ptr::without_provenance_mut(PARAM_BUFFER),
