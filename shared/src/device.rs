@@ -97,6 +97,15 @@ impl DeviceKind {
     }
 }
 
+/// The properties of a card that host code uses to choose its launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardShape {
+    pub capability: ComputeCapability,
+    pub multiprocessors: u32,
+    /// The largest shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+}
+
 impl ComputeCapability {
     /// Parses a capability from a version such as `9.0`.
     pub fn from_name(name: &str) -> Option<Self> {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::{Form, Signature};
 use crate::batch::Share;
 use crate::capture::FileIdentity;
-use crate::device::{ComputeCapability, Device};
+use crate::device::{CardShape, Device};
 use crate::formula;
 use crate::ids::{EntryId, LeaseId};
 use crate::language::Launcher;
@@ -205,8 +205,8 @@ pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
     pub device: Device,
-    /// The card's compute capability; `None` on another device.
-    pub capability: Option<ComputeCapability>,
+    /// The run's card; `None` on another device.
+    pub card: Option<CardShape>,
     pub build: BuildSettings,
     /// The launches, if the compiler must be given them; otherwise empty.
     pub launch: Launch,

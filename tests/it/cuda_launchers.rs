@@ -8,10 +8,12 @@ use opt_tests::{Scenario, Summary, data, repository};
 use crate::report::browser::skipped;
 
 /// The launchers. Each row has the launcher, its job, its status, and parts of its detail.
-pub const LAUNCHERS: [(&str, &str, &str, &[&str]); 28] = [
+pub const LAUNCHERS: [(&str, &str, &str, &[&str]); 30] = [
     ("relu", "right", "PASSED", &[]),
     ("relu", "side_stream", "PASSED", &[]),
     ("relu", "by_the_host", "PASSED", &[]),
+    ("relu", "takes_structures", "PASSED", &[]),
+    ("relu", "prepares_memory", "PASSED", &[]),
     (
         "relu",
         "writes_past_the_end",

@@ -46,6 +46,8 @@ const HANDLES: usize = 64;
 /// The size of the L2 cache, in bytes. It is small, because a flush of it is emulated too.
 const L2: c_int = 64 << 10;
 const L2_CACHE_SIZE: u32 = 38;
+const MULTIPROCESSORS: c_uint = 16;
+const SHARED_BYTES: c_uint = 97;
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 const JIT_ERROR_LOG: u32 = 5;
@@ -148,6 +150,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_uint, 
         COMPUTE_CAPABILITY_MAJOR => c_int::try_from(major).unwrap_or(0),
         COMPUTE_CAPABILITY_MINOR => c_int::try_from(minor).unwrap_or(0),
         L2_CACHE_SIZE => L2,
+        MULTIPROCESSORS => 7,
+        SHARED_BYTES => c_int::try_from(opt_emulator::limits::SHARED_BYTES).unwrap_or(0),
         // The device is not integrated, and has no clocks.
         _ => 0,
     };

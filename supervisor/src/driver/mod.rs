@@ -147,7 +147,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             units: Units::default(),
             folder: &folder,
             cores,
-            capability: card.as_ref().map(|card| card.capability),
+            card: card.as_ref().map(|card| card.shape),
             cache_budget: ceilings.host.fraction(CACHE_SHARE),
             seed: seed::draw(),
             min_speedup: options.min_speedup,

@@ -144,7 +144,7 @@ impl Drop for WorkerPool {
 /// Returns a build task whose prebuilt library does not exist, so that a worker refuses the task.
 fn nothing_to_build(folder: &Path) -> BuildTask {
     BuildTask {
-        capability: None,
+        card: None,
         candidate: "nothing".to_owned(),
         source: CandidateSource {
             sources: vec![folder.join("nothing.so")],

@@ -53,7 +53,7 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
     let bytes = std::fs::read(order).map_err(|error| failed("reading", order, &error))?;
     let order_read: RecordOrder =
         postcard::from_bytes(&bytes).map_err(|error| failed("decoding", order, &error))?;
-    recording::begin_loading(order_read.architecture);
+    recording::begin_loading(order_read.card);
     let loaded = dlopen::load_for_recording(Path::new(library), &order_read.library_path, &order_read.symbol);
     let loaded = loaded.map_err(cudart::explain).and_then(|loaded| match recording::end_loading() {
         Some(why) => Err(why),

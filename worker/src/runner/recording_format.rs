@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use opt_shared::device::CardShape;
 use opt_shared::launch::Address;
 use serde::{Deserialize, Serialize};
 
@@ -62,8 +63,8 @@ pub(crate) struct RecordOrder {
     pub(crate) symbol: String,
     /// The folders that may contain libraries that the candidate's library needs.
     pub(crate) library_path: Vec<PathBuf>,
-    /// The architecture of the card, such as 90; `None` if the launches are not for a card.
-    pub(crate) architecture: Option<u32>,
+    /// The card; `None` if the launches are for the emulated device.
+    pub(crate) card: Option<CardShape>,
     pub(crate) calls: Vec<HostView>,
 }
 

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use opt_shared::arguments::{Entry, bind, judged};
 use opt_shared::capture::CaptureFile;
-use opt_shared::device::ComputeCapability;
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, RecordedCalls};
 use opt_shared::outcome::Status;
@@ -29,8 +28,8 @@ impl Toolchain for CudaRecorded {
         // tells the recorder the sizes of the kernels' parameters.
         let mut with_machine_code = task.clone();
         let flags = &mut with_machine_code.build.extra_flags;
-        if let Some(card) = task.capability.filter(|_| !flags.iter().any(|flag| names_architecture(flag))) {
-            let code = card.machine_code();
+        if let Some(card) = task.card.filter(|_| !flags.iter().any(|flag| names_architecture(flag))) {
+            let code = card.capability.machine_code();
             let architecture = code.replacen("sm_", "compute_", 1);
             flags.push(format!("-gencode=arch={PTX_FOR},code={PTX_FOR}"));
             flags.push(format!("-gencode=arch={architecture},code={code}"));
@@ -93,11 +92,10 @@ impl Toolchain for CudaRecorded {
 }
 
 fn order_of(task: &BuildTask, calls: Vec<HostView>) -> RecordOrder {
-    let architecture = task.capability.map(ComputeCapability::number);
     RecordOrder {
         symbol: task.source.symbol.to_string(),
         library_path: task.build.library_path.clone(),
-        architecture,
+        card: task.card,
         calls,
     }
 }

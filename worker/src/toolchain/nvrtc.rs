@@ -47,7 +47,10 @@ impl Toolchain for Nvrtc {
         };
         let compiler = find(&task.build.toolchain);
         let has_machine_code = compiler.as_ref().is_some_and(Compiler::builds_machine_code);
-        let target = Target::of(&task.build.extra_flags, task.capability.filter(|_| has_machine_code));
+        let target = Target::of(
+            &task.build.extra_flags,
+            task.card.map(|card| card.capability).filter(|_| has_machine_code),
+        );
         if task.device == Device::Emulated && target.artifact == ArtifactKind::Cubin {
             let why =
                 format!("the emulated device runs only PTX, and `{}` asks for machine code", target.flag);

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, Signature, bind, judged};
 use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::causes::chain;
-use opt_shared::device::ComputeCapability;
 use opt_shared::language::ArtifactKind;
 use opt_shared::launch::{Pointer, ResolvedStep, ScalarType, Value, resolve};
 use opt_shared::message::BuildTask;
@@ -125,7 +124,7 @@ fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
         }
     }
     let constants = constants(&task.build.extra_flags).map_err(Failed::Candidate)?;
-    let card = task.capability.map(ComputeCapability::number);
+    let card = task.card.map(|card| card.capability.number());
     serde_json::to_string(&Request { kernels, constants, folders, card })
         .map_err(|error| Failed::Entry(error.to_string()))
 }

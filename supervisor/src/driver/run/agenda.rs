@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use opt_shared::device::ComputeCapability;
+use opt_shared::device::CardShape;
 use opt_shared::ids::{CandidateId, JobId, UnitId};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
@@ -28,8 +28,8 @@ pub(crate) struct Agenda<'a> {
     pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
-    /// The compute capability of the run's card; `None` on another device.
-    pub(crate) capability: Option<ComputeCapability>,
+    /// The run's card; `None` on another device.
+    pub(crate) card: Option<CardShape>,
     /// The total size up to which a job's captures are kept in the page cache.
     pub(crate) cache_budget: Bytes,
     /// The random seed of candidates for which the plan sets none.

@@ -46,7 +46,7 @@ impl Agenda<'_> {
                     candidate: candidate.name.clone(),
                     source: candidate.source.clone(),
                     device: self.plan.device(),
-                    capability: self.capability,
+                    card: self.card,
                     build: (*candidate.build).clone(),
                     launch,
                     recorded,

@@ -81,7 +81,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
             units: Units::default(),
             folder: &folder,
             cores: 1,
-            capability: None,
+            card: None,
             cache_budget: WHOLE,
             seed: 1,
             min_speedup: None,

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use opt_shared::device::{ComputeCapability, Device};
+use opt_shared::device::{CardShape, ComputeCapability, Device};
 use opt_shared::language::Toolchain;
 use opt_shared::message::{ASK_DEVICE, ASK_NVCC, ASK_NVRTC, DISCRETE, INTEGRATED};
 
@@ -28,7 +28,7 @@ pub struct Card {
     pub uuid: String,
     /// Whether the card shares its memory with the CPU.
     pub is_integrated: bool,
-    pub capability: ComputeCapability,
+    pub shape: CardShape,
     /// The card's name and compute capability, as text.
     pub description: String,
 }
@@ -48,18 +48,21 @@ pub fn card_of(device: Device) -> Result<Option<Card>, String> {
     }
 }
 
-/// Parses `UUID integrated|discrete MAJOR.MINOR NAME`.
+/// Parses `UUID integrated|discrete MAJOR.MINOR MULTIPROCESSORS SHARED_BYTES NAME`.
 fn parse_card(answer: &str) -> Option<Card> {
-    let mut words = answer.splitn(4, ' ');
+    let mut words = answer.splitn(6, ' ');
     let (uuid, memory) = (words.next()?, words.next()?);
-    let (capability, name) = (ComputeCapability::from_name(words.next()?)?, words.next()?);
+    let capability = ComputeCapability::from_name(words.next()?)?;
+    let (multiprocessors, shared_bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let name = words.next()?;
     let is_integrated = match memory {
         INTEGRATED => true,
         DISCRETE => false,
         _ => return None,
     };
     let description = format!("{name}, compute capability {capability}");
-    Some(Card { uuid: uuid.to_owned(), is_integrated, capability, description })
+    let shape = CardShape { capability, multiprocessors, shared_bytes };
+    Some(Card { uuid: uuid.to_owned(), is_integrated, shape, description })
 }
 
 /// Returns the compiler for kernels without host code that a build would find with these folders. The error says why
@@ -135,11 +138,14 @@ mod tests {
 
     #[test]
     fn card_is_read_from_the_answer_of_its_driver() {
-        let found = parse_card("GPU-1-2 integrated 8.7 Tegra with a long name").expect("a card");
+        let found = parse_card("GPU-1-2 integrated 8.7 16 167936 Tegra with a long name").expect("a card");
         assert_eq!((found.uuid.as_str(), found.is_integrated), ("GPU-1-2", true));
         assert_eq!(found.description, "Tegra with a long name, compute capability 8.7");
-        assert!(!parse_card("GPU-1 discrete 9.0 A").expect("a card").is_integrated);
-        for answer in ["", "GPU-1", "GPU-1 discrete 9.0", "GPU-1 discrete A 9.0", "GPU-1 shared 9.0 A"] {
+        assert_eq!((found.shape.multiprocessors, found.shape.shared_bytes), (16, 167_936));
+        assert!(!parse_card("GPU-1 discrete 9.0 132 232448 A").expect("a card").is_integrated);
+        for answer in
+            ["", "GPU-1", "GPU-1 discrete 9.0", "GPU-1 discrete 9.0 x 1 A", "GPU-1 shared 9.0 1 1 A"]
+        {
             assert_eq!(parse_card(answer), None, "{answer}");
         }
     }

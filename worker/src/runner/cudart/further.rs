@@ -144,7 +144,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
     if attribute != MAX_DYNAMIC_SHARED {
         return 0;
     }
-    let most = limits::SHARED_BYTES.saturating_sub(function.static_shared_bytes());
+    let most = properties::shared_bytes().saturating_sub(function.static_shared_bytes());
     match u64::try_from(value).ok().filter(|wanted| *wanted <= most) {
         Some(wanted) => {
             runtime.dynamic_shared.insert(host.addr(), wanted);

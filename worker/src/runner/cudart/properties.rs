@@ -1,6 +1,10 @@
-//! The properties of the emulated device that the runtime's queries return.
+//! The properties of the device that the runtime's queries return: of the emulated device or, if launches are recorded for
+//! a card, of this card.
+
+use std::sync::OnceLock;
 
 use opt_emulator::limits;
+use opt_shared::device::CardShape;
 
 use super::INVALID_VALUE;
 
@@ -12,6 +16,27 @@ const BLOCKS_PER_MULTIPROCESSOR: i32 = 32;
 pub(super) const REGISTERS: i32 = 65_536;
 const L2_BYTES: i32 = 4 << 20;
 const CAPABILITY: (i32, i32) = (8, 0);
+
+/// The card for which launches are recorded.
+static CARD: OnceLock<CardShape> = OnceLock::new();
+
+/// Makes the queries return the properties of this card, as far as they are known.
+pub(super) fn describe(card: CardShape) {
+    CARD.get_or_init(|| card);
+}
+
+fn multiprocessors() -> i32 {
+    CARD.get().map_or(MULTIPROCESSORS, |card| signed(card.multiprocessors.into()))
+}
+
+fn capability() -> (i32, i32) {
+    CARD.get().map_or(CAPABILITY, |card| (card.capability.major.into(), card.capability.minor.into()))
+}
+
+/// Returns the largest shared memory of a block, in bytes.
+pub(super) fn shared_bytes() -> u64 {
+    CARD.get().map_or(limits::SHARED_BYTES, |card| card.shared_bytes.into())
+}
 
 /// The size of `cudaDeviceProp`, and the offsets of some of its fields, in bytes. The fields up to the compute
 /// capability have the same offsets in both versions below, so they are not listed.
@@ -72,13 +97,13 @@ pub(super) fn attribute(number: i32) -> Option<i32> {
         9 => 64 << 10,
         10 => WARP,
         12 | 82 => REGISTERS,
-        16 => MULTIPROCESSORS,
+        16 => multiprocessors(),
         38 => L2_BYTES,
         39 => THREADS_PER_MULTIPROCESSOR,
-        75 => CAPABILITY.0,
-        76 => CAPABILITY.1,
-        81 => signed(limits::SHARED_BYTES + 1024),
-        97 => signed(limits::SHARED_BYTES),
+        75 => capability().0,
+        76 => capability().1,
+        81 => signed(shared_bytes() + 1024),
+        97 => signed(shared_bytes()),
         106 => BLOCKS_PER_MULTIPROCESSOR,
         111 => 1024,
         // The device supports concurrent kernels, unified addresses and memory pools.
@@ -126,14 +151,14 @@ fn fields(layout: &Layout, memory: u64) -> Vec<(usize, u64, usize)> {
         int(340, of(6)),
         int(344, of(7)),
         (352, 64 << 10, 8),
-        int(360, CAPABILITY.0),
-        int(364, CAPABILITY.1),
-        int(layout.multiprocessors, MULTIPROCESSORS),
+        int(360, of(75)),
+        int(364, of(76)),
+        int(layout.multiprocessors, of(16)),
         int(layout.l2, L2_BYTES),
         int(layout.threads_per_multiprocessor, THREADS_PER_MULTIPROCESSOR),
-        (layout.shared_per_multiprocessor, limits::SHARED_BYTES + 1024, 8),
+        (layout.shared_per_multiprocessor, shared_bytes() + 1024, 8),
         int(layout.registers_per_multiprocessor, REGISTERS),
-        (layout.shared_per_block, limits::SHARED_BYTES, 8),
+        (layout.shared_per_block, shared_bytes(), 8),
         int(layout.blocks_per_multiprocessor, BLOCKS_PER_MULTIPROCESSOR),
         (layout.reserved_shared, 1024, 8),
     ]
@@ -142,6 +167,6 @@ fn fields(layout: &Layout, memory: u64) -> Vec<(usize, u64, usize)> {
 /// Returns the number of blocks of this size that a multiprocessor can run at once.
 pub(super) fn blocks(threads: i32, shared: u64) -> i32 {
     let by_threads = THREADS_PER_MULTIPROCESSOR / threads.max(1);
-    let by_shared = limits::SHARED_BYTES.checked_div(shared).map_or(BLOCKS_PER_MULTIPROCESSOR, signed);
+    let by_shared = shared_bytes().checked_div(shared).map_or(BLOCKS_PER_MULTIPROCESSOR, signed);
     by_threads.min(by_shared).min(BLOCKS_PER_MULTIPROCESSOR)
 }

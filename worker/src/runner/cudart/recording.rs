@@ -6,13 +6,14 @@
 
 use std::fmt::Write as _;
 
+use opt_shared::device::CardShape;
 use opt_shared::launch::{Address, Pointer};
 
 use super::super::recording_format::{
     MAX_ALLOCATION, MAX_STEPS, MAX_WORKSPACES, RecordedCall, RecordedParam, RecordedStep,
 };
 use super::report::{CallErrors, UNSUPPORTED};
-use super::{DEVICE_NAME, INVALID_CONFIGURATION, INVALID_VALUE, OUT_OF_MEMORY, Runtime, runtime};
+use super::{DEVICE_NAME, INVALID_CONFIGURATION, INVALID_VALUE, OUT_OF_MEMORY, Runtime, properties, runtime};
 
 /// The first address. Numbers and addresses of host memory do not look like the addresses from here on.
 const BASE: u64 = 0x5ab1_0000_0000_0000;
@@ -78,12 +79,14 @@ impl Recording {
         RecordedParam { addresses: addresses.collect(), bytes }
     }
 
-    /// Returns the address of freed memory of at least this size, which is allocated again. The launches of a call run in
-    /// order, so earlier ones no longer use it.
+    /// Returns the address of freed memory of about this size, which is allocated again. The launches of a call run in
+    /// order, so earlier ones no longer use it. Much larger memory is not used, because it may only have been a trial.
     fn reuse(&mut self, bytes: u64) -> Option<u64> {
         let sizes = &self.call.workspaces;
         let is_enough = |buffer: &Buffer| match buffer.pointer {
-            Pointer::Workspace(number) => sizes.get(number).is_some_and(|&size| bytes <= size),
+            Pointer::Workspace(number) => {
+                sizes.get(number).is_some_and(|&size| (size / 2..=size).contains(&bytes))
+            }
             _ => false,
         };
         let buffer = self.buffers.iter_mut().find(|buffer| buffer.is_freed && is_enough(buffer))?;
@@ -104,10 +107,13 @@ impl Recording {
     }
 }
 
-/// Starts to record what a library does while it is loaded. `card` is the architecture of the card on which its launches
-/// will run, such as 90.
-pub(in crate::runner) fn begin_loading(card: Option<u32>) {
-    runtime().card = card;
+/// Starts to record what a library does while it is loaded. `card` is the card on which its launches will
+/// run.
+pub(in crate::runner) fn begin_loading(card: Option<CardShape>) {
+    runtime().card = card.map(|card| card.capability.number());
+    if let Some(card) = card {
+        properties::describe(card);
+    }
     begin();
 }
 

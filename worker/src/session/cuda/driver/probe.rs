@@ -8,10 +8,12 @@ use super::card::{describe, device_of};
 use super::functions::{Functions, NoDriver, ok};
 
 /// `CU_DEVICE_ATTRIBUTE_…`.
+const MULTIPROCESSORS: u32 = 16;
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
+const SHARED_BYTES: u32 = 97;
 
-/// Returns `yes UUID integrated|discrete MAJOR.MINOR NAME`, or `no` and the reason.
+/// Returns `yes UUID integrated|discrete MAJOR.MINOR MULTIPROCESSORS SHARED_BYTES NAME`, or `no` and the reason.
 pub(crate) fn tell(device: &str) -> String {
     let Some(Device::Cuda(ordinal)) = Device::from_name(device) else {
         return format!("no `{device}` is not a card");
@@ -27,21 +29,17 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
     let ask = || {
         let device = device_of(&functions, ordinal)?;
         let card = describe(&functions, device)?;
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: each call writes one number to the given location.
-        unsafe {
-            ok(
-                "cuDeviceGetAttribute",
-                (functions.attribute)(&raw mut major, COMPUTE_CAPABILITY_MAJOR, device),
-            )?;
-            ok(
-                "cuDeviceGetAttribute",
-                (functions.attribute)(&raw mut minor, COMPUTE_CAPABILITY_MINOR, device),
-            )?;
-        }
+        let attribute = |number: u32| {
+            let mut value = 0;
+            // SAFETY: the call writes one number to the given location.
+            ok("cuDeviceGetAttribute", unsafe { (functions.attribute)(&raw mut value, number, device) })?;
+            Ok(value)
+        };
+        let (major, minor) = (attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?);
+        let (multiprocessors, shared) = (attribute(MULTIPROCESSORS)?, attribute(SHARED_BYTES)?);
         let memory = if card.integrated { INTEGRATED } else { DISCRETE };
         let uuid = card.uuid.unwrap_or_default();
-        Ok(format!("{uuid} {memory} {major}.{minor} {}", card.name))
+        Ok(format!("{uuid} {memory} {major}.{minor} {multiprocessors} {shared} {}", card.name))
     };
     ask().map_err(|error| NoDriver::Device { ordinal, error })
 }
