@@ -94,6 +94,22 @@ fn emulated_replays_have_the_same_outputs_at_every_budget_and_the_move_counts_of
     scenario.run(&["check", "plan.toml"]).expect_exit(2).expect_stderr(&["is below the floor"]);
 }
 
+#[test]
+fn recorded_launches_make_the_calls_of_a_replay() {
+    let Some(toolkit) = crate::cuda_launchers::toolkit() else { return };
+    let scenario = scenario_with_rows();
+    let replays: Vec<(String, u64)> = [3, 6].map(|slots| (format!("of_{slots}"), slots * INPUT)).into();
+    let source = repository().join("tests/data/kernels/cuda/softmax.cu");
+    let plan = rows_plan("emulated", &replays);
+    let (head, rest) = plan.split_once("sources = ").expect("a candidate");
+    let (_, tail) = rest.split_once("[[replay]]").expect("a replay");
+    let plan = format!("{head}sources = [{source:?}]\nlanguage = \"cuda-recorded\"\n[[replay]]{tail}");
+    let builds = format!("[build]\ntoolchain = [{toolkit:?}]\ntimeout = \"600s\"\n");
+    let (outcome, summary) = run(&scenario, 0, &plan.replacen("[build]\n", &builds, 1), &[]);
+    let found = results(&summary, &outcome, &replays);
+    outcome.expect_equal(&found[0]["outputs_digest"], &found[1]["outputs_digest"], "outputs");
+}
+
 /// While a kernel runs, a tensor may be loaded into the memory of an evicted tensor only if it fits there.
 #[test]
 fn larger_tensor_is_not_loaded_into_the_memory_of_a_smaller_one() {

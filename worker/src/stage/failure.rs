@@ -88,12 +88,12 @@ fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
 
-/// Returns true if an entry is unsupported because the emulated device or the recorder of launches lacks a feature, and not because the candidate
-/// refuses the entry. `detail` shows this by naming one of them. If the candidate does not run on the emulated
-/// device, it must have forged this text, which is then ignored.
+/// Returns true if an entry is unsupported because the emulated device or the launch recorder lacks a feature, rather
+/// than because the candidate refuses the entry. `detail` shows this by naming one of them. If the candidate uses neither,
+/// it must have forged this text, which is then ignored.
 pub(crate) fn device_lacks_a_feature(launcher: Launcher, detail: &str) -> bool {
     let names_a_device =
-        ["the emulated device", "the recorder of launches"].iter().any(|name| detail.contains(name));
+        ["the emulated device", "the launch recorder"].iter().any(|name| detail.contains(name));
     (launcher.has_cuda_runtime() || launcher == Launcher::Kernel) && names_a_device
 }
 

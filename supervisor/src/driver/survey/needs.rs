@@ -245,8 +245,8 @@ impl<'a> JobNeeds<'a> {
     }
 }
 
-/// Returns the number of workspaces for which room is reserved on the device. How many a candidate with recorded launches
-/// has is known only after its build.
+/// Returns the number of workspaces for which room is reserved on the device. For recorded launches, the number is
+/// known only after the build.
 pub fn workspaces_of(launcher: Launcher, launch: &Launch) -> usize {
     let is_recorded = launcher == Launcher::Kernel && launch.steps.is_empty();
     if is_recorded { RECORDED_WORKSPACES } else { launch.workspaces.len() }

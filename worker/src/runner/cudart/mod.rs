@@ -32,7 +32,7 @@ pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
 /// The name of the device in messages, and the name that replaces it where launches are recorded.
 pub(crate) const DEVICE_NAME: &str = "the emulated device";
-pub(crate) const RECORDER_NAME: &str = "the recorder of launches";
+pub(crate) const RECORDER_NAME: &str = "the launch recorder";
 
 /// The prefixes that the names of functions in CUDA's libraries have.
 const LIBRARIES: [&str; 7] = ["cuda", "cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse"];

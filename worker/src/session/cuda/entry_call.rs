@@ -11,6 +11,9 @@ use super::placed::OnDevice;
 use crate::recorded::allocated_bytes;
 use crate::runner::cudart::RECORDER_NAME;
 
+/// The size of the largest parameter that is no structure, in bytes.
+const LARGEST_SCALAR: usize = 8;
+
 /// The launches of one entry with their buffers.
 pub(super) struct EntryCall {
     pub(super) resolved: ResolvedLaunch,
@@ -70,17 +73,22 @@ pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> V
     step.args.iter().map(bytes).collect()
 }
 
-/// Returns why a kernel cannot be launched with the arguments of a step. `takes` has the sizes of its parameters; `None` if
-/// the driver does not report them.
-pub(super) fn misfit(step: &ResolvedStep, takes: Option<&[usize]>) -> Option<String> {
+/// Returns why the kernel of launch `number` cannot be launched with the arguments of its step. The text may have a prefix
+/// that names a status. `takes` has the sizes of the kernel's parameters; `None` if the driver does not report them.
+pub(super) fn misfit(number: usize, step: &ResolvedStep, takes: Option<&[usize]>) -> Option<String> {
     let gives: Vec<usize> = params(step, |_| 0).iter().map(Vec::len).collect();
     let symbol = &step.symbol;
     match takes {
         Some(takes) if takes == gives => None,
-        Some(takes) => Some(format!("`{symbol}` takes {}, and `args` gives {}", sizes(takes), sizes(&gives))),
-        None => gives.iter().any(|&bytes| 8 < bytes).then(|| {
+        Some(takes) => Some(format!(
+            "launch {number}: `{symbol}` takes {}, and `args` gives {}",
+            sizes(takes),
+            sizes(&gives)
+        )),
+        None => gives.iter().any(|&bytes| LARGEST_SCALAR < bytes).then(|| {
             format!(
-                "`{symbol}` takes a structure, and {RECORDER_NAME} needs a driver for CUDA 12.4 or newer to pass it"
+                "opt.Unsupported: launch {number}: `{symbol}` takes a structure, and {RECORDER_NAME} needs a driver for \
+                 CUDA 12.4 or newer to pass it"
             )
         }),
     }

@@ -268,8 +268,9 @@ impl<'b> DeviceSession<'b> {
                 let function = driver.function(module, &step.symbol)?;
                 self.launched.note_symbol(function, &step.symbol);
                 let takes = driver.parameters(function)?;
-                if let Some(why) = misfit(step, takes.as_deref()) {
-                    return Ok(Some(format!("launch {number}: {why}")));
+                let why = misfit(number, step, takes.as_deref());
+                if why.is_some() {
+                    return Ok(why);
                 }
                 call.functions.push(function);
             }

@@ -67,7 +67,7 @@ impl Input {
         Some(Self { index, file, offset, page, cache, policy, due: VecDeque::new(), in_order: None })
     }
 
-    /// Reads these bytes of the file, if there are not too many. Call this before the candidate runs.
+    /// Reads these bytes of the file, unless they exceed the limits. Call this before the candidate runs.
     pub(super) fn read_now(&mut self, bytes: impl Iterator<Item = Range<u64>>) {
         let Self { file, page, cache, policy, .. } = self;
         if named_rows::read(file, bytes, policy.pages() * *page, *page) {

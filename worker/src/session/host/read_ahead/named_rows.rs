@@ -17,8 +17,8 @@ use crate::recorded::{Recorded, request_ahead};
 
 /// The largest number of values of integer inputs that are examined in all, and of rows of an input that are read.
 const MAX_VALUES: usize = 64 << 10;
-/// The limit on the bytes that are read of an input, and on their share of it (1/n). If more rows are named, none is
-/// read ahead of the candidate.
+/// The limit on the bytes that are read of an input, and on their share of it (1/n). If the named rows exceed a
+/// limit, none are read ahead.
 const MAX_BYTES: u64 = 32 << 20;
 const MAX_PART: u64 = 4;
 
@@ -93,7 +93,7 @@ fn values(capture: &CaptureFile, tensor: &Tensor) -> Option<Vec<u64>> {
     Some(list)
 }
 
-/// Reads these bytes of a file, if there are not too many for an input of `input_bytes` bytes. All of them are requested
+/// Reads these bytes of a file, unless they are too many for an input of `input_bytes` bytes. All of them are requested
 /// before the first is awaited. Returns true if they were read.
 pub(super) fn read(
     file: &File,
