@@ -167,6 +167,11 @@ fn keep_for(
     Ok(())
 }
 
+/// Returns true if an artifact is small enough to be kept.
+fn is_kept(task: &BuildTask, artifact: &fs::File) -> bool {
+    artifact.metadata().is_ok_and(|it| Bytes::new(it.len()) <= task.build.max_artifact)
+}
+
 fn compile(
     link: &Link,
     lease: LeaseId,
@@ -285,7 +290,10 @@ fn compile(
             Some(_) if let Some(next) = &step.next => {
                 return compile(link, lease, task, next, folders, head, built);
             }
-            Some(_) if let Some(why) = toolchain::of(task.source.language).objection(&step.output) => {
+            Some(output)
+                if is_kept(task, &output)
+                    && let Some(why) = toolchain::of(task.source.language).objection(&output) =>
+            {
                 (Status::CompileError, why)
             }
             Some(output) => {

@@ -5,7 +5,8 @@
 //! card's driver.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use opt_shared::arguments::{Entry, bind, judged};
@@ -13,6 +14,7 @@ use opt_shared::capture::CaptureFile;
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, RecordedCalls};
 use opt_shared::outcome::Status;
+use opt_shared::units::Bytes;
 
 use super::cuda::{Cuda, names_architecture};
 use super::nvrtc::PTX_FOR;
@@ -74,9 +76,14 @@ impl Toolchain for CudaRecorded {
         Recipe::Run(step)
     }
 
-    fn objection(&self, artifact: &Path) -> Option<String> {
-        let bytes = fs::read(artifact).map_err(|error| error.to_string());
-        let read = bytes.and_then(|bytes| RecordedLaunches::read(&bytes).map_err(str::to_owned));
+    fn objection(&self, artifact: &File) -> Option<String> {
+        let mut bytes = Vec::new();
+        let read = artifact.metadata().and_then(|it| {
+            bytes.resize(Bytes::new(it.len()).to_usize(), 0);
+            artifact.read_exact_at(&mut bytes, 0)
+        });
+        let read = read.map_err(|error| error.to_string());
+        let read = read.and_then(|()| RecordedLaunches::read(&bytes).map_err(str::to_owned));
         let why = read.err()?;
         Some(format!("the host code damaged the file of its recorded launches: {why}"))
     }

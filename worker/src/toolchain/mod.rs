@@ -19,6 +19,7 @@ mod torch_extension;
 mod triton;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -129,8 +130,8 @@ pub(crate) trait Toolchain {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
 
     /// Returns why an artifact cannot be used, if the toolchain can tell. The process that made the artifact may have run
-    /// the candidate.
-    fn objection(&self, _artifact: &Path) -> Option<String> {
+    /// the candidate. The artifact is at most as large as the plan allows.
+    fn objection(&self, _artifact: &File) -> Option<String> {
         None
     }
 
