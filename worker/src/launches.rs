@@ -17,8 +17,8 @@ use opt_shared::units::Bytes;
 use crate::recorded::is_materialised;
 use crate::runner::frame::{WireArgument, WireOutput};
 use crate::runner::recording_format::{
-    HostView, InputView, Key, MAX_ALLOCATION, MAX_CALLS, MAX_IMAGES, MAX_PARAMS, MAX_STEPS, MAX_WORKSPACES,
-    RecordedCall, RecordedParam, RecordedStep, Recording,
+    HostView, InputView, Key, MAX_ALLOCATION, MAX_CALLS, MAX_PARAMS, MAX_STEPS, MAX_WORKSPACES, RecordedCall,
+    RecordedParam, RecordedStep, Recording,
 };
 use crate::wire::{plain_argument, signed, wire_type};
 
@@ -57,6 +57,9 @@ fn layout(tensor: &Tensor) -> (Vec<u64>, u64, u64) {
     (tensor.stride.clone(), range.end - range.start, range.start % DEVICE_ALIGNMENT.get())
 }
 
+/// The largest number of characters of an error text that are used.
+const MAX_TEXT: usize = 2048;
+
 /// The checked launches of an artifact, by the key of the call.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedLaunches {
@@ -69,8 +72,8 @@ impl RecordedLaunches {
     pub(crate) fn read(artifact: &[u8]) -> Result<Self, &'static str> {
         let recording = Recording::from_bytes(artifact)?;
         let images = recording.images.len();
-        if MAX_IMAGES < images || MAX_CALLS < recording.calls.len() {
-            return Err("it has too many images or calls");
+        if MAX_CALLS < recording.calls.len() {
+            return Err("it has too many calls");
         }
         let is_sound = |call: &RecordedCall| {
             call.steps.len() <= MAX_STEPS
@@ -93,7 +96,7 @@ impl RecordedLaunches {
         let view = view_of(arguments, outputs);
         let key = view.key().map_err(|error| format!("the call cannot be looked up: {error}"))?;
         let call = self.calls.get(&key).ok_or("the build did not record the launches of this call")?;
-        let call = call.as_ref().map_err(Clone::clone)?;
+        let call = call.as_ref().map_err(|text| text.chars().take(MAX_TEXT).collect::<String>())?;
         let is_known = |address: &Address| match address.pointer {
             Pointer::Argument(argument) => argument < arguments.len(),
             Pointer::Output(output) => output < outputs.len(),

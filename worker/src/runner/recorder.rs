@@ -18,6 +18,7 @@ use opt_shared::launch::Pointer;
 use opt_shared::wait::readable;
 
 use super::abi::{Arguments, Form, NOTHING, ON_CUDA};
+use super::cudart::recording::Places;
 use super::cudart::{self, recording};
 use super::frame::{EntrySetup, InputRange};
 use super::load::Loaded;
@@ -69,7 +70,7 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
         let key = view.key().map_err(|error| format!("encoding a call: {error}"))?;
         let result = match (&loaded, &overdue) {
             (Err(text), _) | (_, Some(text)) => Err(text.clone()),
-            (Ok(loaded), None) => in_child(loaded, view)?,
+            (Ok(loaded), None) => in_children(loaded, view)?,
         };
         // If one call hangs, others probably hang too, and each would take its whole time.
         overdue = result.as_ref().err().filter(|text| text.starts_with(TIMEOUT)).cloned();
@@ -88,15 +89,26 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
     Ok(0)
 }
 
+/// Makes a call in two copies of this process, with different addresses, and combines the results. The outer error is one
+/// of ours.
+fn in_children(loaded: &Loaded, view: &HostView) -> Result<Recorded, String> {
+    let [first, second] = recording::PLACES;
+    let first = match in_child(loaded, view, first)? {
+        Ok(call) => call,
+        Err(text) => return Ok(Err(text)),
+    };
+    Ok(in_child(loaded, view, second)?.and_then(|second| first.combined(&second)))
+}
+
 /// Makes a call in a copy of this process. The outer error is one of ours.
-fn in_child(loaded: &Loaded, view: &HostView) -> Result<Recorded, String> {
+fn in_child(loaded: &Loaded, view: &HostView, places: Places) -> Result<Recorded, String> {
     let (ours, theirs) = std::io::pipe().map_err(|error| format!("creating a pipe: {error}"))?;
     // SAFETY: this process has one thread, unless the candidate has started others, which do not exist in the child. A
     // lock that such a thread holds can make the child wait; then it is killed at its time limit.
     match unsafe { fork() }.map_err(|error| format!("copying the process: {error}"))? {
         ForkResult::Child => {
             drop(ours);
-            let result = call(loaded, view);
+            let result = call(loaded, view, places);
             super::stdout::flush();
             let sent = send(&theirs, &result);
             // SAFETY: ends this process without running destructors, which belong to the parent.
@@ -194,11 +206,11 @@ fn reap(child: Pid) -> String {
 }
 
 /// Calls the candidate once and returns its launches. The error text has a prefix that names a status.
-fn call(loaded: &Loaded, view: &HostView) -> Recorded {
+fn call(loaded: &Loaded, view: &HostView, places: Places) -> Recorded {
     let mut form = Form::default();
     // Each repetition changes the form of at least one argument, so the call is repeated only a few times.
     loop {
-        recording::begin();
+        recording::begin(places);
         let inputs: Vec<*mut u8> = view
             .inputs
             .iter()

@@ -8,6 +8,7 @@ use opt_shared::device::CardShape;
 use opt_shared::launch::Address;
 use serde::{Deserialize, Serialize};
 
+use super::cudart::DEVICE_NAME;
 use super::frame::{WireArgument, WireOutput};
 
 /// The largest number of launches, fills and copies of one call.
@@ -101,6 +102,56 @@ pub(crate) struct RecordedParam {
     pub(crate) addresses: Vec<Address>,
 }
 
+impl RecordedCall {
+    /// Combines two recordings of the same call, which were made with different addresses. Bytes that are the same in both
+    /// are data. Other bytes must be addresses. The error says what is wrong.
+    pub(crate) fn combined(self, other: &Self) -> Result<Self, String> {
+        let same_shape = |(one, other): (&RecordedStep, &RecordedStep)| {
+            let shape = |it: &RecordedStep| (it.image, it.grid, it.block, it.shared_mem, it.params.len());
+            shape(one) == shape(other) && one.symbol == other.symbol
+        };
+        if self.steps.len() != other.steps.len()
+            || self.workspaces != other.workspaces
+            || !self.steps.iter().zip(&other.steps).all(same_shape)
+        {
+            return Err("opt.Nondeterministic: the host code makes other launches in each process".to_owned());
+        }
+        let mut call = self;
+        for (number, (step, other)) in call.steps.iter_mut().zip(&other.steps).enumerate() {
+            for (param, other) in step.params.iter_mut().zip(&other.params) {
+                if !param.keep_addresses(other) {
+                    return Err(format!(
+                        "opt.Unsupported: launch {} (`{}`) gets bytes that depend on an address but are no address at a \
+                         multiple of 8, and {DEVICE_NAME} cannot replace them",
+                        number + 1,
+                        step.symbol
+                    ));
+                }
+            }
+        }
+        Ok(call)
+    }
+}
+
+impl RecordedParam {
+    /// Keeps the addresses that another recording of the same parameter confirms. Returns false if other bytes differ.
+    fn keep_addresses(&mut self, other: &Self) -> bool {
+        self.addresses.retain(|address| other.addresses.contains(address));
+        let mut rest = [self.bytes.clone(), other.bytes.clone()];
+        for address in &self.addresses {
+            let word = address.at..address.at + size_of::<u64>();
+            // If the words are equal, they are data that look like an address.
+            rest.iter_mut().filter_map(|bytes| bytes.get_mut(word.clone())).for_each(|bytes| bytes.fill(0));
+        }
+        let (one, other) = (&self.bytes, &other.bytes);
+        self.addresses.retain(|address| {
+            let word = address.at..address.at + size_of::<u64>();
+            one.get(word.clone()) != other.get(word)
+        });
+        rest[0] == rest[1]
+    }
+}
+
 impl Recording {
     /// Encodes the artifact. Returns `None` if the calls take more than `MAX_CALLS_BYTES`.
     pub(crate) fn to_bytes(&self) -> Result<Option<Vec<u8>>, postcard::Error> {
@@ -124,7 +175,58 @@ impl Recording {
             return Err("its calls take too much memory");
         }
         let (calls, images) = rest.split_at_checked(length).ok_or(CUT)?;
+        // An image takes more memory than its shortest encoding, so their number is checked first.
+        let (count, _) = postcard::take_from_bytes::<usize>(images).map_err(|_| CUT)?;
+        if MAX_IMAGES < count {
+            return Err("it has too many images");
+        }
         let calls = postcard::from_bytes(calls).map_err(|_| CUT)?;
         Ok(Self { images: postcard::from_bytes(images).map_err(|_| CUT)?, calls })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::launch::Pointer;
+
+    use super::*;
+
+    fn call(bytes: &[u64], addresses: &[(usize, i64)]) -> RecordedCall {
+        let address = |&(at, offset): &(usize, i64)| Address { at, pointer: Pointer::Argument(0), offset };
+        let param = RecordedParam {
+            bytes: bytes.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            addresses: addresses.iter().map(address).collect(),
+        };
+        let step = RecordedStep {
+            image: 0,
+            symbol: "k".to_owned(),
+            grid: [1; 3],
+            block: [1; 3],
+            shared_mem: 0,
+            params: vec![param],
+        };
+        RecordedCall { steps: vec![step], workspaces: Vec::new() }
+    }
+
+    #[test]
+    fn two_recordings_tell_addresses_from_data() {
+        let kept = |one: RecordedCall, other: RecordedCall| {
+            one.combined(&other)
+                .map(|call| call.steps[0].params[0].addresses.iter().map(|it| it.at).collect::<Vec<_>>())
+        };
+        assert_eq!(kept(call(&[10, 5], &[(0, 0)]), call(&[20, 5], &[(0, 0)])), Ok(vec![0]));
+        // The second word looks like an address in one recording, or in both, but does not change.
+        assert_eq!(kept(call(&[10, 5], &[(0, 0), (8, 3)]), call(&[20, 5], &[(0, 0)])), Ok(vec![0]));
+        assert_eq!(kept(call(&[10, 5], &[(8, 3)]), call(&[10, 5], &[(8, 3)])), Ok(vec![]));
+        for (one, other) in [
+            // A difference of addresses, half an address, and an address with another offset.
+            (call(&[10], &[]), call(&[20], &[])),
+            (call(&[10], &[(0, 0)]), call(&[20], &[])),
+            (call(&[10], &[(0, 0)]), call(&[20], &[(0, 4)])),
+        ] {
+            assert!(kept(one, other).expect_err("no address").contains("launch 1 (`k`)"));
+        }
+        let other = RecordedCall { workspaces: vec![8], ..call(&[1], &[]) };
+        assert!(call(&[1], &[]).combined(&other).expect_err("different").starts_with("opt.Nondeterministic"));
     }
 }

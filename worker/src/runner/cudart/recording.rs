@@ -15,10 +15,21 @@ use super::super::recording_format::{
 use super::report::{CallErrors, UNSUPPORTED};
 use super::{DEVICE_NAME, INVALID_CONFIGURATION, INVALID_VALUE, OUT_OF_MEMORY, Runtime, properties, runtime};
 
-/// The first address. Numbers and addresses of host memory do not look like the addresses from here on.
-const BASE: u64 = 0x5ab1_0000_0000_0000;
-/// The distance between two buffers' ranges. A buffer begins in the middle of its range.
-const SPAN: u64 = 1 << 40;
+/// A range of addresses for the buffers of a recording.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::runner) struct Places {
+    /// The first address. No memory of the host has addresses from here on.
+    first: u64,
+    /// The distance between two buffers' ranges. A buffer begins in the middle of its range.
+    span: u64,
+}
+
+/// Each call is recorded in both places. What differs between the two recordings is an address, and what does not is
+/// data, even if it looks like an address. The spans are different, so the distance between two buffers differs too.
+pub(in crate::runner) const PLACES: [Places; 2] = [
+    Places { first: 0x5ab1_0000_0000_0000, span: 1 << 40 },
+    Places { first: 0x63d7_0000_0000_0000, span: 3 << 39 },
+];
 /// The most bytes that host code can copy to the device in one call. They become parameters of launches.
 const MAX_UPLOAD: usize = 4096;
 /// The number of bytes that one launch stores, and the number of its parameters that contain them.
@@ -45,26 +56,31 @@ struct Buffer {
 }
 
 /// The operations of one call.
-#[derive(Default)]
 pub(super) struct Recording {
     /// The number of buffers of earlier recordings. Their addresses are not used again, so an address that host code has
     /// kept from an earlier call stands for nothing.
     earlier: usize,
+    places: Places,
     buffers: Vec<Buffer>,
     call: RecordedCall,
 }
 
 impl Recording {
+    fn new(earlier: usize, places: Places) -> Self {
+        Self { earlier, places, buffers: Vec::new(), call: RecordedCall::default() }
+    }
+
     fn add(&mut self, pointer: Pointer, phase: u64) -> u64 {
         let number = self.earlier + self.buffers.len();
-        let start = BASE + number as u64 * SPAN + SPAN / 2 + phase;
+        let Places { first, span } = self.places;
+        let start = first + number as u64 * span + span / 2 + phase;
         self.buffers.push(Buffer { pointer, start, is_freed: false });
         start
     }
 
     /// Returns the buffer to which an address belongs, and its distance from the buffer's start.
     fn find(&self, address: u64) -> Option<(&Buffer, i64)> {
-        let at = usize::try_from(address.checked_sub(BASE)? / SPAN).ok()?;
+        let at = usize::try_from(address.checked_sub(self.places.first)? / self.places.span).ok()?;
         let buffer = self.buffers.get(at.checked_sub(self.earlier)?)?;
         Some((buffer, address.wrapping_sub(buffer.start).cast_signed()))
     }
@@ -114,7 +130,7 @@ pub(in crate::runner) fn begin_loading(card: Option<CardShape>) {
     if let Some(card) = card {
         properties::describe(card);
     }
-    begin();
+    begin(PLACES[0]);
 }
 
 /// Ends the recording of a load, and loads the images, so that calls need not do this. Returns why no call can be
@@ -139,10 +155,10 @@ pub(in crate::runner) fn end_loading() -> Option<String> {
 }
 
 /// Starts to record a call. What was recorded before is forgotten.
-pub(in crate::runner) fn begin() {
+pub(in crate::runner) fn begin(places: Places) {
     let runtime = &mut *runtime();
     let earlier = runtime.recording.take().map_or(0, |it| it.earlier + it.buffers.len());
-    runtime.recording = Some(Recording { earlier, ..Recording::default() });
+    runtime.recording = Some(Recording::new(earlier, places));
 }
 
 /// Returns the address that stands for a tensor. Its first byte has this phase.
@@ -153,7 +169,7 @@ pub(in crate::runner) fn show(pointer: Pointer, phase: u64) -> *mut u8 {
 
 /// Returns what was recorded. An allocation that no operation uses gets the size 0.
 pub(in crate::runner) fn take() -> RecordedCall {
-    let mut call = runtime().recording.take().unwrap_or_default().call;
+    let mut call = runtime().recording.take().map_or_else(RecordedCall::default, |recording| recording.call);
     let params = || call.steps.iter().flat_map(|step| &step.params);
     let pointers: Vec<Pointer> = params().flat_map(|it| &it.addresses).map(|it| it.pointer).collect();
     for (number, bytes) in call.workspaces.iter_mut().enumerate() {
@@ -441,7 +457,7 @@ mod tests {
 
     #[test]
     fn addresses_in_parameters_are_attributed_to_their_buffers() {
-        let mut recording = Recording::default();
+        let mut recording = Recording::new(0, PLACES[0]);
         let input = recording.add(Pointer::Argument(2), 12);
         let output = recording.add(Pointer::Output(0), 0);
         assert_eq!(input % 64, 12);
