@@ -8,7 +8,6 @@ use opt_shared::device::CardShape;
 use opt_shared::launch::Address;
 use serde::{Deserialize, Serialize};
 
-use super::cudart::DEVICE_NAME;
 use super::frame::{WireArgument, WireOutput};
 
 /// The largest number of launches, fills and copies of one call.
@@ -122,7 +121,7 @@ impl RecordedCall {
                 if !param.keep_addresses(other) {
                     return Err(format!(
                         "opt.Unsupported: launch {} (`{}`) gets bytes that depend on an address but are no address at a \
-                         multiple of 8, and {DEVICE_NAME} cannot replace them",
+                         multiple of 8, and the launch recorder cannot replace them",
                         number + 1,
                         step.symbol
                     ));
