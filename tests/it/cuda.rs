@@ -112,5 +112,5 @@ fn run_on_a_card_without_a_driver_is_refused() {
     outcome.expect(!folder.exists(), "no run folder was made");
     // Without a card, `auto` selects the CPU, which does not run kernels without host code.
     let outcome = run("auto").expect_exit(2);
-    outcome.expect_stderr(&["means the CPU on this machine", "does not run on the CPU"]);
+    outcome.expect_stderr(&["means the CPU on this machine", "runs on a device, not on the CPU"]);
 }
