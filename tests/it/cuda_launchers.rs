@@ -50,6 +50,15 @@ pub const LAUNCHERS: [(&str, &str, &str, &[&str]); 30] = [
 /// their kernels have ended.
 pub const ENDLESS: &str = "loops_on_the_device";
 
+/// The blame that goes with a status of a launcher.
+pub fn blame_for(status: &str) -> Option<&'static str> {
+    match status {
+        "PASSED" => None,
+        "UNSUPPORTED" => Some("host"),
+        _ => Some("candidate"),
+    }
+}
+
 /// The option for PTX alone. By default, builds for a card make machine code too, which a simulated card cannot run.
 pub const PTX_ONLY: &str = "-gencode=arch=compute_80,code=compute_80";
 
@@ -109,12 +118,7 @@ fn every_host_launcher_ends_as_expected() {
                 format_args!("the detail of {name} contains {part:?}: {detail:?}"),
             );
         }
-        let blame = match status {
-            "PASSED" => None,
-            "UNSUPPORTED" => Some("host"),
-            _ => Some("candidate"),
-        };
-        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("the blame of {name}"));
+        outcome.expect_equal(it["blame"].as_str(), blame_for(status), format_args!("the blame of {name}"));
         outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
         outcome.expect(it["profile"].is_null(), format_args!("{name} is not timed"));
         outcome.expect_equal(

@@ -5,7 +5,7 @@ use opt_nvml_twin::{Device, Script};
 use opt_tests::devices::{device, on_a_card, twin, with_context};
 use opt_tests::{Outcome, Scenario, Summary, data};
 
-use crate::cuda_launchers::{ENDLESS, LAUNCHERS, PTX_ONLY, plan, toolkit};
+use crate::cuda_launchers::{ENDLESS, LAUNCHERS, PTX_ONLY, blame_for, plan, toolkit};
 
 /// The launchers that end differently than on the emulated device, where their host code and their kernels run in one
 /// process: the status and a part of the detail.
@@ -48,12 +48,7 @@ fn every_recorded_launcher_ends_as_expected_on_a_card() {
             let what = format_args!("the detail of {name} contains {part:?}: {detail:?}");
             outcome.expect(detail.contains(part), what);
         }
-        let blame = match status {
-            "PASSED" => None,
-            "UNSUPPORTED" => Some("host"),
-            _ => Some("candidate"),
-        };
-        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("the blame of {name}"));
+        outcome.expect_equal(it["blame"].as_str(), blame_for(status), format_args!("the blame of {name}"));
         outcome.expect_equal(it["tier"].as_str(), Some("A"), format_args!("{name}'s tier"));
     }
 }
@@ -95,4 +90,32 @@ fn recorded_launches_are_timed_on_the_card() {
         speedup.is_some_and(|it| 1.5 < it),
         format_args!("the speed-up of one launch over two: {speedup:?}"),
     );
+}
+
+/// Host code that is recorded runs in a process of the build. If it could answer the worker, it could blame the host.
+#[test]
+fn recorded_host_code_cannot_speak_to_the_worker() {
+    let Some(toolkit) = toolkit() else { return };
+    let scenario = Scenario::create();
+    let code = format!(
+        "#include <sys/socket.h>\n#include {:?}\n// Sends what a process of a build sends if our own code has failed.\n\
+         __attribute__((constructor)) static void forge()\n{{\n    static unsigned frame[514] = {{4, 4}};\n    for (int \
+         at = 3; at < 64; at++) send(at, frame, sizeof frame, MSG_DONTWAIT | MSG_NOSIGNAL);\n}}\n\
+         OPT_EXPORT int run(void *, const OptAny *args, int32_t n, OptAny *)\n{{\n    Call call = call_of(args, n);\n    \
+         relu<<<blocks(call.count), 64>>>(call.in, call.out, call.count);\n    return cudaGetLastError();\n}}\n",
+        data("kernels/cuda/relu.cuh")
+    );
+    scenario.write("forges.cu", code);
+    let text = format!(
+        "[run]\ndevice = \"emulated\"\n[build]\ntoolchain = [{toolkit:?}]\ntimeout = \"600s\"\ninclude = [{:?}]\n\
+         [verify]\ncall_timeout = \"60s\"\n[[job]]\nname = \"relu\"\ncaptures = {:?}\nentries = [\"entry_000000.pt\"]\n\
+         [[job.candidate]]\nsources = [\"forges.cu\"]\nlanguage = \"cuda-recorded\"\n",
+        data("kernels/cuda"),
+        data("captures/torch_nn_functional_relu")
+    );
+    scenario.write("plan.toml", text);
+    let outcome = scenario.run(&["run", "plan.toml"]).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let (status, _) = summary.verdict("relu", "forges");
+    outcome.expect_equal(status, Some("PASSED"), "its launches are right, and its frame is not received");
 }

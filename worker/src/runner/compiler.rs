@@ -1,6 +1,6 @@
 //! The sandboxed process of a build, which locks itself down and then becomes the compiler.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 
@@ -53,7 +53,17 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     match order.kind {
         CompilerKind::Program => {}
         CompilerKind::Nvrtc => return super::nvrtc::compile(&order.program, &order.arguments),
-        CompilerKind::Recorder => return super::recorder::record(&order.arguments),
+        CompilerKind::Recorder => {
+            let order = super::recorder::Order::read(&order.arguments)?;
+            // The candidate runs in this process from here on. It must not speak to the worker, which would believe that
+            // our own code has failed.
+            // SAFETY: no code uses the descriptor after this; the function returns no error any more.
+            drop(unsafe { OwnedFd::from_raw_fd(SOCKET_FD) });
+            return Ok(order.record().unwrap_or_else(|text| {
+                eprintln!("{text}");
+                2
+            }));
+        }
     }
     // The compiler must not inherit the socket.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -41,21 +41,37 @@ const INCOMPLETE: &str = "the arguments of the recorder are not a library, an or
 
 type Recorded = Result<RecordedCall, String>;
 
-/// Records all calls of an order and writes the artifact. Returns the exit code, or the reason why nothing could be
-/// recorded.
-pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
-    let [library, order, flag, output] = arguments else { return Err(INCOMPLETE.to_owned()) };
-    if flag != "-o" {
-        return Err(INCOMPLETE.to_owned());
+/// The arguments of the recorder, with the order that they name.
+pub(super) struct Order {
+    library: PathBuf,
+    output: PathBuf,
+    order: RecordOrder,
+}
+
+impl Order {
+    /// Reads the order. No code of the candidate has run yet.
+    pub(super) fn read(arguments: &[OsString]) -> Result<Self, String> {
+        let [library, order, flag, output] = arguments else { return Err(INCOMPLETE.to_owned()) };
+        if flag != "-o" {
+            return Err(INCOMPLETE.to_owned());
+        }
+        let path = Path::new(order);
+        let failed =
+            |what: &str, error: &dyn std::fmt::Display| format!("{what} {}: {error}", path.display());
+        let bytes = std::fs::read(path).map_err(|error| failed("reading", &error))?;
+        let order = postcard::from_bytes(&bytes).map_err(|error| failed("decoding", &error))?;
+        Ok(Self { library: library.into(), output: output.into(), order })
     }
-    let failed = |what: &str, path: &OsString, error: &dyn std::fmt::Display| {
-        format!("{what} {}: {error}", Path::new(path).display())
-    };
-    let bytes = std::fs::read(order).map_err(|error| failed("reading", order, &error))?;
-    let order_read: RecordOrder =
-        postcard::from_bytes(&bytes).map_err(|error| failed("decoding", order, &error))?;
-    recording::begin_loading(order_read.card);
-    let loaded = dlopen::load_for_recording(Path::new(library), &order_read.library_path, &order_read.symbol);
+
+    /// Records all calls and writes the artifact. Returns the exit code, or the reason why nothing could be recorded.
+    pub(super) fn record(&self) -> Result<i32, String> {
+        record(&self.library, &self.order, &self.output)
+    }
+}
+
+fn record(library: &Path, order: &RecordOrder, output: &Path) -> Result<i32, String> {
+    recording::begin_loading(order.card);
+    let loaded = dlopen::load_for_recording(library, &order.library_path, &order.symbol);
     let loaded = loaded.map_err(cudart::explain).and_then(|loaded| match recording::end_loading() {
         Some(why) => Err(why),
         None if loaded.plan.is_some() => Err(format!(
@@ -64,9 +80,9 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
         )),
         None => Ok(loaded),
     });
-    let mut calls = Vec::with_capacity(order_read.calls.len());
+    let mut calls = Vec::with_capacity(order.calls.len());
     let mut overdue = None;
-    for view in &order_read.calls {
+    for view in &order.calls {
         let key = view.key().map_err(|error| format!("encoding a call: {error}"))?;
         let result = match (&loaded, &overdue) {
             (Err(text), _) | (_, Some(text)) => Err(text.clone()),
@@ -85,7 +101,7 @@ pub(super) fn record(arguments: &[OsString]) -> Result<i32, String> {
         );
         return Ok(1);
     };
-    std::fs::write(output, content).map_err(|error| failed("writing", output, &error))?;
+    std::fs::write(output, content).map_err(|error| format!("writing {}: {error}", output.display()))?;
     Ok(0)
 }
 

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use opt_shared::device::CardShape;
-use opt_shared::launch::Address;
+use opt_shared::launch::{Address, Pointer};
 use serde::{Deserialize, Serialize};
 
 use super::frame::{WireArgument, WireOutput};
@@ -103,7 +103,8 @@ pub(crate) struct RecordedParam {
 
 impl RecordedCall {
     /// Combines two recordings of the same call, which were made with different addresses. Bytes that are the same in both
-    /// are data. Other bytes must be addresses. The error says what is wrong.
+    /// are data. Other bytes must be addresses. An allocation to which no address belongs gets the size 0. The error says
+    /// what is wrong.
     pub(crate) fn combined(self, other: &Self) -> Result<Self, String> {
         let same_shape = |(one, other): (&RecordedStep, &RecordedStep)| {
             let shape = |it: &RecordedStep| (it.image, it.grid, it.block, it.shared_mem, it.params.len());
@@ -126,6 +127,13 @@ impl RecordedCall {
                         step.symbol
                     ));
                 }
+            }
+        }
+        let params = call.steps.iter().flat_map(|step| &step.params);
+        let used: Vec<Pointer> = params.flat_map(|it| &it.addresses).map(|it| it.pointer).collect();
+        for (number, bytes) in call.workspaces.iter_mut().enumerate() {
+            if !used.contains(&Pointer::Workspace(number)) {
+                *bytes = 0;
             }
         }
         Ok(call)
@@ -186,8 +194,6 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
-    use opt_shared::launch::Pointer;
-
     use super::*;
 
     fn call(bytes: &[u64], addresses: &[(usize, i64)]) -> RecordedCall {
@@ -225,7 +231,9 @@ mod tests {
         ] {
             assert!(kept(one, other).expect_err("no address").contains("launch 1 (`k`)"));
         }
-        let other = RecordedCall { workspaces: vec![8], ..call(&[1], &[]) };
+        let unused = || RecordedCall { workspaces: vec![8], ..call(&[1], &[]) };
+        assert_eq!(unused().combined(&unused()).expect("equal").workspaces, [0]);
+        let other = unused();
         assert!(call(&[1], &[]).combined(&other).expect_err("different").starts_with("opt.Nondeterministic"));
     }
 }

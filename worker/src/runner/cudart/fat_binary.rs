@@ -60,30 +60,31 @@ pub(super) unsafe fn device_code(wrapper: *const c_void, card: Option<u32>) -> D
     }
 }
 
-fn machine_code_of(mut bytes: &[u8], architecture: u32) -> Option<Vec<u8>> {
-    while let Some(entry) = Entry::first(bytes) {
-        if entry.kind == KIND_OF_MACHINE_CODE
+fn entries(mut bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    std::iter::from_fn(move || {
+        let entry = Entry::first(bytes)?;
+        bytes = entry.rest;
+        Some(entry)
+    })
+}
+
+fn machine_code_of(bytes: &[u8], architecture: u32) -> Option<Vec<u8>> {
+    let is_for = |entry: &Entry<'_>| {
+        entry.kind == KIND_OF_MACHINE_CODE
             && entry.architecture == architecture
             && entry.payload.starts_with(ELF)
-        {
-            return Some(entry.payload.to_vec());
-        }
-        bytes = entry.rest;
-    }
-    None
+    };
+    entries(bytes).find(is_for).map(|entry| entry.payload.to_vec())
 }
 
 /// Returns the PTX for the newest architecture, up to this one.
-fn ptx_of(mut bytes: &[u8], newest: u32) -> Result<String, String> {
-    let mut best: Option<(u32, &[u8])> = None;
-    while let Some(entry) = Entry::first(bytes) {
-        let is_newer = best.is_none_or(|(known, _)| known < entry.architecture);
-        if entry.kind == KIND_OF_PTX && entry.architecture <= newest && is_newer {
-            best = Some((entry.architecture, entry.payload));
-        }
-        bytes = entry.rest;
-    }
-    let Some((_, payload)) = best else {
+fn ptx_of(bytes: &[u8], newest: u32) -> Result<String, String> {
+    let is_fit = |entry: &Entry<'_>| entry.kind == KIND_OF_PTX && entry.architecture <= newest;
+    // Of several entries for one architecture, the first counts.
+    let best = entries(bytes)
+        .filter(is_fit)
+        .reduce(|best, entry| if best.architecture < entry.architecture { entry } else { best });
+    let Some(Entry { payload, .. }) = best else {
         return Err(format!(
             "the library has no PTX that the emulated device runs (build for the device's architecture, `compute_{DEVICE}`)"
         ));

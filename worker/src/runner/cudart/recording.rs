@@ -1,8 +1,8 @@
 //! Records what host code does with the CUDA runtime, instead of doing it.
 //!
 //! Each tensor and each allocation gets a range of addresses that no memory has. They are so far apart that every
-//! address that lies at a multiple of 8 in a parameter can be attributed to one of them. Fills and copies are recorded as launches of our own kernels,
-//! which `kernels` returns as PTX.
+//! address that lies at a multiple of 8 in a parameter can be attributed to one of them. Fills and copies are recorded
+//! as launches of our own kernels, which `kernels` returns as PTX.
 
 use std::fmt::Write as _;
 
@@ -123,8 +123,7 @@ impl Recording {
     }
 }
 
-/// Starts to record what a library does while it is loaded. `card` is the card on which its launches will
-/// run.
+/// Starts to record what a library does while it is loaded. `card` is the card on which its launches will run.
 pub(in crate::runner) fn begin_loading(card: Option<CardShape>) {
     runtime().card = card.map(|card| card.capability.number());
     if let Some(card) = card {
@@ -167,17 +166,9 @@ pub(in crate::runner) fn show(pointer: Pointer, phase: u64) -> *mut u8 {
     super::exports::pointer(address.unwrap_or(0)).cast()
 }
 
-/// Returns what was recorded. An allocation that no operation uses gets the size 0.
+/// Returns what was recorded.
 pub(in crate::runner) fn take() -> RecordedCall {
-    let mut call = runtime().recording.take().map_or_else(RecordedCall::default, |recording| recording.call);
-    let params = || call.steps.iter().flat_map(|step| &step.params);
-    let pointers: Vec<Pointer> = params().flat_map(|it| &it.addresses).map(|it| it.pointer).collect();
-    for (number, bytes) in call.workspaces.iter_mut().enumerate() {
-        if !pointers.contains(&Pointer::Workspace(number)) {
-            *bytes = 0;
-        }
-    }
-    call
+    runtime().recording.take().map_or_else(RecordedCall::default, |recording| recording.call)
 }
 
 /// Returns the machine code or PTX of each image that the candidate's library has registered, followed by our own
